@@ -110,7 +110,9 @@ SECTIONS = (
         BROKER,
         BROKER_CONFIG + NETTY_SERVER_CONFIG + NETTY_CLIENT_CONFIG,
     ),
-    Section(MessageStoreConfig, ("store", "broker", "cli"), STORE, MESSAGE_STORE_CONFIG),
+    Section(
+        MessageStoreConfig, ("store", "broker", "replication", "cli"), STORE, MESSAGE_STORE_CONFIG
+    ),
     Section(
         NamesrvConfig,
         ("nameserver", "cli", "remoting"),
@@ -162,7 +164,7 @@ def test_a_setting_that_nothing_reads_is_found() -> None:
         shiny_old_size: int = setting("shinyOldSize", 1, "Make it dull.", ignored="it is dull")
         max_index_num: int = setting("maxIndexNum", 1, "An index.", ignored="wrong: it is used")
 
-    assert undeclared(Trap, ("store", "broker", "cli")) == ["shinyNewSize"]
+    assert undeclared(Trap, ("store", "broker", "replication", "cli")) == ["shinyNewSize"]
     assert wrongly_ignored(Trap, ("store", "broker", "cli")) == ["maxIndexNum"]
 
 

@@ -16,7 +16,6 @@ from pyromq.protocol.wire.bodies import HeartbeatData, ProducerData
 from pyromq.protocol.wire.codes import RequestCode, ResponseCode
 from pyromq.protocol.wire.frame import RemotingCommand
 from pyromq.remoting.client import RemotingClient
-from pyromq.store.config import BrokerRole
 from tests.support.brokers import local_broker, small_store
 from tests.support.patience import until
 from tests.support.requests import pull_request
@@ -153,10 +152,10 @@ async def test_transactions_outlive_restarts(tmp_path: Path, producer: Producer)
 async def test_a_replica_checks_nothing_and_ends_nothing(
     tmp_path: Path, producer: Producer
 ) -> None:
-    broker = make_broker(tmp_path, broker_id=1, store={"broker_role": BrokerRole.SLAVE})
+    broker = make_broker(tmp_path)
     await broker.start()
     half = await producer.prepare(broker, 0, COMMIT)
+    await broker.become_replica(1)
     answer = await producer.client.request(broker.address, end_request(half, COMMIT))
     assert answer.code == ResponseCode.SLAVE_NOT_AVAILABLE
-    assert broker.transaction_check is None
     await broker.stop()

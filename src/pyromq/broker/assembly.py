@@ -15,6 +15,7 @@ from pyromq.broker.handlers.admin.maintenance import MaintenanceHandlers
 from pyromq.broker.handlers.admin.offsets import OffsetAdminHandlers
 from pyromq.broker.handlers.admin.queue_entries import QueueEntryHandlers
 from pyromq.broker.handlers.admin.queue_offsets import QueueOffsetHandlers
+from pyromq.broker.handlers.admin.roles import RoleAdminHandlers
 from pyromq.broker.handlers.admin.stats import StatsAdminHandlers
 from pyromq.broker.handlers.admin.topic import TopicAdminHandlers
 from pyromq.broker.handlers.heartbeat import HeartbeatHandlers
@@ -48,29 +49,32 @@ class Assembly:
     #: Serves the last requests while the broker stops.
     draining_service: Service[Connection]
     heartbeat: HeartbeatHandlers
-    #: None on replicas, which deliver and check nothing themselves.
-    delay: DelayService | None
-    transaction_check: TransactionCheck | None
+    #: Both run on masters only (`broker.role_switch`).
+    delay: DelayService
+    transaction_check: TransactionCheck
 
 
 def assemble(parts: BrokerParts) -> Assembly:
     """Build the services and request families of a broker, and the service of its servers."""
-    delay, check = None, None
-    if not parts.is_replica:
-        delay = DelayService(parts.store, parts.writer, parts.tables.delay_offsets)
-        check = TransactionCheck(parts)
+    delay = DelayService(parts.store, parts.writer, parts.tables.delay_offsets)
+    check = TransactionCheck(parts)
     heartbeat, send, pull = HeartbeatHandlers(parts), SendHandlers(parts), PullHandlers(parts)
     routes = build_routes([heartbeat, send, pull, *_families(parts, send, check)])
     fast_failure = FastFailure(parts.config, parts.store.config, routes.pools)
 
-    def settings_changed(_: list[str]) -> None:
-        parts.tables.topics.settings_changed()
+    def role_changed() -> None:
+        # Forget what the hot paths and the compiled kernel know: the next requests are checked.
         send.settings_changed()
         pull.settings_changed()
+
+    def settings_changed(_: list[str]) -> None:
+        parts.tables.topics.settings_changed()
+        role_changed()
         parts.lanes.set_limits(parts.config)
         fast_failure.set_limits(parts.config)
 
     parts.live_config.listeners.append(settings_changed)
+    parts.role.listeners.append(role_changed)
     return Assembly(
         parts=parts,
         routes=routes,
@@ -123,9 +127,7 @@ def build_service(
     )
 
 
-def _families(
-    parts: BrokerParts, send: SendHandlers, check: TransactionCheck | None
-) -> list[Family]:
+def _families(parts: BrokerParts, send: SendHandlers, check: TransactionCheck) -> list[Family]:
     """Build the request families that only the routes refer to."""
     store, tables, lanes = parts.store, parts.tables, parts.lanes
     deletion = TopicDeletion(tables.topics, tables.offsets, tables.deleted_topics, store)
@@ -137,14 +139,13 @@ def _families(
         OffsetHandlers(tables.offsets, store, tables.topics, tables.groups),
         QueryHandlers(store, lanes.query),
         TopicAdminHandlers(parts, deletion),
-        StatsAdminHandlers(
-            parts, halves_without_producer=lambda: 0 if check is None else check.without_producer
-        ),
+        StatsAdminHandlers(parts, halves_without_producer=lambda: check.without_producer),
         ConfigAdminHandlers(parts.live_config),
-        MaintenanceHandlers(store, tables.topics, deletion),
+        MaintenanceHandlers(store, tables.topics, deletion, parts.role),
         QueueOffsetHandlers(store, lanes.admin),
         ClientAdminHandlers(parts),
         OffsetAdminHandlers(parts),
         ConsumeStatsHandlers(parts),
         QueueEntryHandlers(store, tables.consumers, tables.filters, lanes.admin),
+        *([] if parts.promotion is None else [RoleAdminHandlers(parts.promotion)]),
     ]

@@ -1,9 +1,10 @@
 """A broker: starts its parts in order and stops them in reverse.
 
-Start: bind the main port and the fast port two below it, load the tables, start the store (which
-recovers), assemble the request families (`broker.assembly`), listen, register with the
-NameServers, start the periodic work. Stop: unregister, refuse sends while requests in flight are
-answered, close the connections, close the store and the tables.
+Start: bind the main port, the fast port two below it and the replication port above it, load the
+tables, start the store (which recovers), assemble the request families (`broker.assembly`),
+listen, register with the NameServers, start the periodic work. Stop: unregister, refuse sends while
+requests in flight are answered, close the connections, close the store and the tables. The role may
+change while the broker runs (`broker.role_switch`).
 
 Requests, services and tables live in `handlers`, `services` and `state`. This module knows only
 their order, and how ports and the broker's address are found.
@@ -14,22 +15,27 @@ Used by the command line and, in-process, by `pyromq.testing` and tests. Runs on
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import errno
 import ipaddress
 import socket
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from pyromq.base.descriptors import descriptors_needed
 from pyromq.base.periodic import PeriodicTasks
 from pyromq.broker.assembly import Assembly, assemble
-from pyromq.broker.config import BrokerConfig
+from pyromq.broker.config import MASTER_ID, BrokerConfig
 from pyromq.broker.hooks import Hooks
 from pyromq.broker.parts import build_parts
+from pyromq.broker.replication_part import ReplicationPart
+from pyromq.broker.role import Role, RoleError
+from pyromq.broker.role_switch import RoleSwitch
 from pyromq.broker.services.delay import DelayService
 from pyromq.broker.services.flow_control import Lanes
 from pyromq.broker.services.long_poll import LongPoll
+from pyromq.broker.services.promotion import PromotedBroker, Promotion
 from pyromq.broker.services.registration import Registration
 from pyromq.broker.services.stats import SAMPLE_SECONDS
 from pyromq.broker.services.transaction_check import TransactionCheck
@@ -37,18 +43,20 @@ from pyromq.broker.state.tables import BrokerTables
 from pyromq.protocol.message.message_id import encode_host, format_address
 from pyromq.remoting.client import RemotingClient
 from pyromq.remoting.limits import PeerLimits
-from pyromq.remoting.server import RemotingServer
-from pyromq.store.config import MessageStoreConfig
+from pyromq.remoting.server import RemotingServer, bound_socket
+from pyromq.store.config import BrokerRole, MessageStoreConfig
 from pyromq.store.message_store import MessageStore
 from pyromq.store.queues.consume_queue import ConsumeQueue
 from pyromq.store.queues.extension import BitMapOf
 
 #: The fast port, where consumers never wait for sends, is this far below the main port.
 _FAST_PORT_DISTANCE: Final = 2
+#: Replicas connect to the port this far above the main port.
+_HA_PORT_DISTANCE: Final = 1
 _EXPIRY_SECONDS: Final = 10.0
 #: How long a stop waits for requests in flight.
 _DRAIN_SECONDS: Final = 5.0
-#: Attempts to find a free port whose fast port is free as well.
+#: Attempts to find a free port whose fast port and replication port are free as well.
 _MAX_PORT_ATTEMPTS: Final = 50
 
 
@@ -78,6 +86,7 @@ class Broker:
         self._hooks = hooks
         self._store_factory = store_factory
         self._store_config = store_config
+        self.role = Role(store_config.broker_role, config.broker_id)
         self.tables = tables = BrokerTables.of(config, store_config)
         self.topics, self.groups, self.offsets = tables.topics, tables.groups, tables.offsets
         self.consumers, self.producers = tables.consumers, tables.producers
@@ -90,7 +99,12 @@ class Broker:
         self._assembly: Assembly | None = None
         self._client = RemotingClient(connect_timeout=config.connect_timeout_millis / 1000)
         self._registration: Registration | None = None
+        self._role_switch: RoleSwitch | None = None
+        #: Copies the log; None for a broker that runs alone.
+        self._replication: ReplicationPart | None = None
         self._servers: list[RemotingServer] = []
+        #: The bound replication port, from the start to the stop.
+        self._ha_socket: socket.socket | None = None
         self._periodic = PeriodicTasks()
         self._port = config.listen_port
 
@@ -106,37 +120,33 @@ class Broker:
 
     @property
     def delay(self) -> DelayService | None:
-        """Return the delivery of delayed messages; None before the start and on replicas."""
+        """Return the delivery of delayed messages, which masters run; None before the start."""
         return None if self._assembly is None else self._assembly.delay
 
     @property
     def transaction_check(self) -> TransactionCheck | None:
-        """Return the check of open transactions; None before the start and on replicas."""
+        """Return the check of open transactions, which masters run; None before the start."""
         return None if self._assembly is None else self._assembly.transaction_check
 
     async def start(self) -> None:
         """Serve. Raises OSError, StoreError or PersistenceError if that is not possible."""
         record_address = await _resolve(self._config.broker_ip1)
-        self._servers = _bind_servers(
-            self._config, descriptors_needed(self._store_config.max_mapped_files)
-        )
-        self._port = self._servers[0].port
+        self._bind()
         store_host = encode_host(record_address, self._port)
         self.tables.load()
         store = self._start_store(store_host)
         await store.retention.check_disk()
         self._registration = registration = self._build_registration()
         assembly = self._assemble(store, store_host, registration)
-        if assembly.transaction_check is not None:
-            await assembly.transaction_check.load()
+        self._role_switch = RoleSwitch(assembly, registration, self._replication)
+        await self._role_switch.load()
         self.long_poll.start()
         for server in self._servers:
             await server.start(assembly.service)
-        if assembly.delay is not None:
-            assembly.delay.start()
-        if assembly.transaction_check is not None:
-            assembly.transaction_check.start()
+        self._role_switch.start()
         await registration.start()
+        if self._replication is not None:
+            await self._replication.start()
         self._start_periodic_work(store, assembly)
 
     async def stop(self) -> None:
@@ -145,11 +155,9 @@ class Broker:
         if self._registration is not None:
             await self._registration.stop()
         assembly = self._assembly
+        if self._role_switch is not None:
+            await self._role_switch.stop()
         if assembly is not None:
-            if assembly.delay is not None:
-                await assembly.delay.stop()
-            if assembly.transaction_check is not None:
-                await assembly.transaction_check.stop()
             await asyncio.gather(
                 *(
                     server.drain(_DRAIN_SECONDS, assembly.draining_service)
@@ -157,7 +165,10 @@ class Broker:
                 )
             )
             self.long_poll.stop()
+        if self._replication is not None:
+            await self._replication.stop()
         await asyncio.gather(*(server.stop() for server in self._servers))
+        self._close_ha_socket()
         if assembly is not None:
             await assembly.parts.notices.stop()
         await self._client.close()
@@ -175,12 +186,60 @@ class Broker:
             for connection in list(server.connections):
                 connection.abort()
         await asyncio.gather(*(server.stop() for server in self._servers))
+        self._close_ha_socket()
         if self._registration is not None:
             await self._registration.stop(unregister=False)
             self._registration = None
         await self._client.close()
 
+    # Role
+
+    async def become_master(self, role: BrokerRole = BrokerRole.ASYNC_MASTER) -> None:
+        """Turn this replica into a master, unconditionally: `Promotion` checks first.
+
+        Raises RoleError, or OSError if the role cannot be saved; then it is still a replica.
+        """
+        await self._running_switch().become_master(role)
+
+    async def become_replica(self, broker_id: int) -> None:
+        """Turn this master into a replica. Raises RoleError, or OSError if that is not saved."""
+        await self._running_switch().become_replica(broker_id)
+
+    def _running_switch(self) -> RoleSwitch:
+        if self._role_switch is None:
+            raise RoleError("the broker does not run")
+        return self._role_switch
+
+    def _build_promotion(self, store: MessageStore, registration: Registration) -> Promotion:
+        return Promotion(
+            PromotedBroker(
+                name=self._config.broker_name,
+                address=self.address,
+                role=self.role,
+                refresh=registration.register_now,
+                master_addresses=lambda: _known(
+                    registration.master_address, registration.last_master_address
+                ),
+                replication_addresses=lambda: _known(
+                    self._store_config.ha_master_address, registration.master_ha_address
+                ),
+                is_following=lambda: (
+                    self._replication is not None and self._replication.is_following()
+                ),
+                become_master=self.become_master,
+                log_end=lambda: store.max_physical_offset,
+            )
+        )
+
     # Start
+
+    def _bind(self) -> None:
+        bound = _bind_ports(self._config, descriptors_needed(self._store_config.max_mapped_files))
+        self._servers, self._ha_socket = bound.servers, bound.ha_socket
+        self._port = self._servers[0].port
+        self._store_config = dataclasses.replace(
+            self._store_config, ha_listen_port=self._port + _HA_PORT_DISTANCE
+        )
 
     def _start_store(self, store_host: bytes) -> MessageStore:
         tables = self.tables
@@ -204,6 +263,7 @@ class Broker:
             self._client,
             broker_address=self.address,
             ha_address=format_address(self._config.broker_ip2, self._store_config.ha_listen_port),
+            role=self.role,
         )
 
     def _assemble(
@@ -216,6 +276,8 @@ class Broker:
             if "brokerPermission" in keys:
                 self.topics.new_version()
                 registration.register_soon()
+            if "brokerRole" in keys:  # from one kind of master to the other
+                self.role.change(store.config.broker_role, MASTER_ID)
 
         parts = build_parts(
             self._config,
@@ -226,6 +288,8 @@ class Broker:
             store_host=store_host,
             address=self.address,
             announce=announce,
+            role=self.role,
+            promotion=self._build_promotion(store, registration),
             hooks=self._hooks,
             config_file=self._config_file,
         )
@@ -242,13 +306,17 @@ class Broker:
         saving = self._config.flush_consumer_offset_interval / 1000
         start(saving, self.offsets.save_if_changed)
         start(saving, self.tables.retry_failed_saves)
-        if assembly.transaction_check is not None:
-            start(saving, assembly.transaction_check.note_progress)
+        start(saving, assembly.transaction_check.note_progress)
         cleaning = self._store_config.clean_resource_interval / 1000
         start(cleaning, store.retention.check_disk)
         start(cleaning, store.retention.clean)
 
     # Stop
+
+    def _close_ha_socket(self) -> None:
+        if self._ha_socket is not None:
+            self._ha_socket.close()
+            self._ha_socket = None
 
     async def _close_store(self, store: MessageStore) -> None:
         try:
@@ -261,8 +329,20 @@ class Broker:
             await self.tables.close()
 
 
-def _bind_servers(config: BrokerConfig, reserved: int) -> list[RemotingServer]:
-    """Bind the main and the fast port; nothing is served yet.
+def _known(*addresses: str | None) -> list[str]:
+    return [address for address in addresses if address]
+
+
+class _Ports(NamedTuple):
+    """The bound ports of a broker; nothing is served yet."""
+
+    #: The main port and the fast port.
+    servers: list[RemotingServer]
+    ha_socket: socket.socket
+
+
+def _bind_ports(config: BrokerConfig, reserved: int) -> _Ports:
+    """Bind the main, the fast and the replication port.
 
     `reserved` file descriptors are left to the store.
     """
@@ -273,12 +353,14 @@ def _bind_servers(config: BrokerConfig, reserved: int) -> list[RemotingServer]:
         fast = _server(config, main.port - _FAST_PORT_DISTANCE, limits)
         try:
             fast.bind()
-        except OSError:
+            ha_socket = bound_socket(config.bind_address, main.port + _HA_PORT_DISTANCE)
+        except (OSError, OverflowError):  # the highest port has none above it
             main.close_socket()
+            fast.close_socket()
             if config.listen_port or attempt == _MAX_PORT_ATTEMPTS - 1:
                 raise
         else:
-            return [main, fast]
+            return _Ports([main, fast], ha_socket)
     raise AssertionError("the last attempt returns or raises")
 
 

@@ -33,7 +33,7 @@ from pyromq.base.settings import (
 from pyromq.base.unsupported_settings import BROKER, STORE
 from pyromq.broker.limit_settings import LimitSettings
 from pyromq.protocol.names import MAX_TOPIC_LENGTH, REPLY_TOPIC_SUFFIX, topic_fault
-from pyromq.remoting.address import AddressError, parse_addresses
+from pyromq.remoting.address import AddressError, parse_address, parse_addresses
 from pyromq.remoting.socket_options import SocketSettings, check_water_marks
 from pyromq.store.config import BrokerRole, MessageStoreConfig
 
@@ -78,19 +78,21 @@ def load_broker_properties(properties: Mapping[str, str]) -> BrokerProperties:
     warnings = setting_warnings(properties, (BrokerConfig, MessageStoreConfig), UNSUPPORTED)
     broker, _ = BrokerConfig.load(properties)
     store, _ = MessageStoreConfig.load(properties)
-    _refuse_misleading(properties, broker, store)
-    if store.broker_role is BrokerRole.SYNC_MASTER:
-        warnings.append(
-            "brokerRole=SYNC_MASTER acts as ASYNC_MASTER: there is no replication, so sends do "
-            "not wait for a replica"
-        )
-    if broker.broker_id != MASTER_ID:
+    _refuse_misleading(properties, broker)
+    _check_master_address(store)
+    if store.broker_role is BrokerRole.SLAVE:
+        if broker.broker_id <= MASTER_ID:
+            raise ConfigError(
+                f"brokerId={broker.broker_id}: expected a number above {MASTER_ID} with "
+                f"brokerRole=SLAVE; {MASTER_ID} is the id of the master"
+            )
+    elif broker.broker_id != MASTER_ID:
         warnings.append(
             f"brokerId={broker.broker_id} has no effect: the brokerId of a master is {MASTER_ID}"
         )
         broker = dataclasses.replace(broker, broker_id=MASTER_ID)
     if broker.listen_port:
-        port = min(broker.listen_port + 1, 65535)
+        port = broker.listen_port + 1
         if "haListenPort" in properties and store.ha_listen_port != port:
             warnings.append(
                 f"haListenPort={store.ha_listen_port} has no effect: the replication port is "
@@ -100,15 +102,8 @@ def load_broker_properties(properties: Mapping[str, str]) -> BrokerProperties:
     return BrokerProperties(broker, store, warnings)
 
 
-def _refuse_misleading(
-    properties: Mapping[str, str], broker: BrokerConfig, store: MessageStoreConfig
-) -> None:
+def _refuse_misleading(properties: Mapping[str, str], broker: BrokerConfig) -> None:
     """Raise ConfigError for settings with which the broker would not do its job."""
-    if store.broker_role is BrokerRole.SLAVE:
-        raise ConfigError(
-            "brokerRole=SLAVE: expected ASYNC_MASTER or SYNC_MASTER; this broker cannot replicate "
-            "a master, so it would stay empty while its operator counts on a second copy"
-        )
     fetches = BROKER["fetchNamesrvAddrByAddressServer"]
     value = properties.get(fetches.key, "false")
     if fetches.matters(value) and not broker.name_servers:
@@ -116,6 +111,18 @@ def _refuse_misleading(
             f"{fetches.key}={shown(value)}: expected false and namesrvAddr; {fetches.reason}, so "
             "the broker would register nowhere"
         )
+
+
+def _check_master_address(store: MessageStoreConfig) -> None:
+    if store.ha_master_address is None:
+        return
+    try:
+        parse_address(store.ha_master_address)
+    except AddressError as error:
+        raise ConfigError(
+            f"haMasterAddress={shown(store.ha_master_address)}: expected the host and the "
+            f"replication port of the master; {error}"
+        ) from None
 
 
 def format_broker_properties(
@@ -161,7 +168,7 @@ class BrokerConfig(LimitSettings):
         "Serve clients on this port and on listenPort - 2; listenPort + 1 is the replication port. "
         "0 takes any free port.",
         minimum=0,
-        maximum=65535,
+        maximum=65534,
     )
     namesrv_addr: str | None = setting(
         "namesrvAddr",
@@ -199,7 +206,8 @@ class BrokerConfig(LimitSettings):
     broker_id: int = setting(
         "brokerId",
         MASTER_ID,
-        "Tell the brokers of one name apart. The id of a master is always 0.",
+        "Tell the brokers of one name apart: 0 is the master, which always has this id; replicas "
+        "have greater numbers.",
         important=True,
         bits=64,
     )
@@ -353,7 +361,7 @@ class BrokerConfig(LimitSettings):
     slave_read_enable: bool = setting(
         "slaveReadEnable",
         False,
-        "Redirect consumers that lag far behind to a replica.",
+        "Redirect consumers that lag far behind to a replica, and let a replica keep them.",
         live=True,
     )
     broker_fast_failure_enable: bool = setting(

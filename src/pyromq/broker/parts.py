@@ -14,13 +14,14 @@ from pyromq.base.clock import Clock, now_ms
 from pyromq.broker.config import BrokerConfig
 from pyromq.broker.hooks import Hooks
 from pyromq.broker.inner_messages import MessageWriter
+from pyromq.broker.role import Role
 from pyromq.broker.services.flow_control import Lanes
 from pyromq.broker.services.live_config import LiveConfig
 from pyromq.broker.services.long_poll import LongPoll
 from pyromq.broker.services.notices import GroupNotices
+from pyromq.broker.services.promotion import Promotion
 from pyromq.broker.services.stats import BrokerStats
 from pyromq.broker.state.tables import BrokerTables
-from pyromq.store.config import BrokerRole
 from pyromq.store.message_store import MessageStore
 
 
@@ -29,6 +30,8 @@ class BrokerParts:
     """A running store, the tables, and what all request families share."""
 
     config: BrokerConfig
+    #: Master or replica; changes at run time.
+    role: Role
     store: MessageStore
     #: The address and port that records and message ids carry.
     store_host: bytes
@@ -46,11 +49,8 @@ class BrokerParts:
     announce: Callable[[], Awaitable[None] | None]
     hooks: Hooks
     clock: Clock
-
-    @property
-    def is_replica(self) -> bool:
-        """Whether the broker only follows a master."""
-        return self.store.config.broker_role is BrokerRole.SLAVE
+    #: Serves PROMOTE_BROKER; None for a broker that cannot change its role.
+    promotion: Promotion | None = None
 
     async def announced(self) -> None:
         """Announce the topics and wait until the NameServers know them."""
@@ -69,16 +69,20 @@ def build_parts(  # noqa: PLR0913 - the inputs of the composition root
     store_host: bytes,
     address: str,
     announce: Callable[[], Awaitable[None] | None],
+    role: Role | None = None,
+    promotion: Promotion | None = None,
     hooks: Hooks | None = None,
     config_file: Path | None = None,
     clock: Clock = now_ms,
 ) -> BrokerParts:
     """Complete the parts of a broker around its store and tables.
 
-    `lanes` and `long_poll` exist before the store, which notifies `long_poll` of arrivals.
+    `lanes` and `long_poll` exist before the store, which notifies `long_poll` of arrivals. Without
+    `role`, the broker has the one of its settings.
     """
     return BrokerParts(
         config=config,
+        role=role or Role(store.config.broker_role, config.broker_id),
         store=store,
         store_host=store_host,
         address=address,
@@ -92,4 +96,5 @@ def build_parts(  # noqa: PLR0913 - the inputs of the composition root
         announce=announce,
         hooks=hooks or Hooks(),
         clock=clock,
+        promotion=promotion,
     )

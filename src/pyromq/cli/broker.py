@@ -1,4 +1,7 @@
-"""`pyromq broker`: run a broker, with the options of RocketMQ's mqbroker."""
+"""`pyromq broker`: run a broker, with the options of RocketMQ's mqbroker.
+
+A group whose commands change a running broker; without a command it runs one.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,7 @@ from pyromq.base.settings import ConfigError
 from pyromq.broker.broker import Broker
 from pyromq.broker.config import BrokerProperties, format_broker_properties, load_broker_properties
 from pyromq.broker.state.persistence import PersistenceError
+from pyromq.cli.lazy_group import LazyGroup
 from pyromq.cli.running import (
     ServerOptions,
     Servers,
@@ -23,8 +27,13 @@ from pyromq.cli.running import (
 from pyromq.protocol import kernel
 from pyromq.store.results import StoreError
 
+#: Name to the command's module and attribute, and its line in `pyromq broker --help`.
+COMMANDS = {
+    "promote": ("pyromq.cli.promote:promote", "Turn a replica into a master."),
+}
 
-@click.command()
+
+@click.group(cls=LazyGroup, table=COMMANDS, invoke_without_command=True)
 @config_options
 @click.option(
     "-n",
@@ -34,7 +43,9 @@ from pyromq.store.results import StoreError
     help="Register with these NameServers, given as host:port[;host:port].",
 )
 @server_options
+@click.pass_context
 def broker(
+    context: click.Context,
     config_file: str | None,
     namesrv: str | None,
     print_config: bool,
@@ -51,7 +62,10 @@ def broker(
         pyromq broker -m                          print the important settings
         pyromq broker -p > broker.properties      save all settings
         pyromq broker -c broker.properties --log-dir /var/log/pyromq
+        pyromq broker promote 10.0.0.2:10911      make a running replica the master
     """
+    if context.invoked_subcommand is not None:
+        return
     properties = read_properties(config_file)
     if namesrv is not None:
         properties["namesrvAddr"] = namesrv

@@ -67,7 +67,7 @@ _LOOPBACK = "127.0.0.1"
 )
 @click.option(
     "--broker-port",
-    type=click.IntRange(0, 65535),
+    type=click.IntRange(0, 65534),
     help="Let the broker listen on this port; 0 picks a free one [default: 10911, or listenPort "
     f"of -c]. Further brokers listen {PORT_DISTANCE}, {2 * PORT_DISTANCE}, ... ports above it.",
 )

@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
+from collections.abc import Callable
 from typing import Final
 
 from pyromq.protocol.message.message_id import format_address
@@ -32,6 +33,27 @@ _IDLE_CHECKS: Final = 12
 #: How long a stopping server waits for requests in progress that it has cancelled.
 _CANCEL_SECONDS: Final = 2.0
 _DRAIN_POLL_SECONDS: Final = 0.005
+
+
+def bound_socket(
+    host: str, port: int, prepare: Callable[[socket.socket], None] | None = None
+) -> socket.socket:
+    """Return a socket that owns a port and does not listen yet. Raises OSError with the address.
+
+    `prepare` is called with the socket before it is bound.
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    # asyncio sets TCP_NODELAY only if the protocol is given explicitly.
+    bound = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    try:
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if prepare is not None:
+            prepare(bound)
+        bound.bind((host, port))
+    except OSError as error:
+        bound.close()
+        raise OSError(error.errno, error.strerror, format_address(host, port)) from error
+    return bound
 
 
 class RemotingServer:
@@ -76,20 +98,8 @@ class RemotingServer:
         """Take the port without listening yet. Raises OSError if it is not available."""
         if self._socket is not None:
             return
-        family = socket.AF_INET6 if ":" in self._host else socket.AF_INET
-        # asyncio sets TCP_NODELAY only if the protocol is given explicitly.
-        bound = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-        try:
-            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            self.limits.sockets.set_buffers(bound)
-            bound.bind((self._host, self._port))
-        except OSError as error:
-            bound.close()
-            raise OSError(
-                error.errno, error.strerror, format_address(self._host, self._port)
-            ) from error
-        self._socket = bound
-        self._port = bound.getsockname()[1]
+        self._socket = bound_socket(self._host, self._port, self.limits.sockets.set_buffers)
+        self._port = self._socket.getsockname()[1]
 
     async def start(self, service: Service[Connection]) -> None:
         """Listen and serve. Raises OSError if the port is not available."""

@@ -194,9 +194,14 @@ async def test_a_change_of_settings_reaches_every_part(
     assert broker.lanes.send.wait_limit_ms == 400
 
 
-async def test_a_replica_delivers_and_checks_nothing(tmp_path: Path) -> None:
+async def test_a_replica_refuses_sends_and_creates_no_topic(tmp_path: Path) -> None:
     replica = AssembledBroker(tmp_path, broker_role=BrokerRole.SLAVE)
 
-    assert replica.assembly.delay is None
-    assert replica.assembly.transaction_check is None
+    answer = replica.fast.ask(send_request(queueId="0"))
+
+    assert answer.code == ResponseCode.SERVICE_NOT_AVAILABLE
+    assert answer.remark is not None
+    assert answer.remark.startswith("service not available now")
+    assert "T" not in replica.topics
+    assert replica.store.max_physical_offset == 0
     await replica.close()

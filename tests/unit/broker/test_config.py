@@ -152,20 +152,31 @@ def test_the_id_of_a_master_is_0() -> None:
     assert master.warnings == ["brokerId=7 has no effect: the brokerId of a master is 0"]
 
 
-def test_a_sync_master_starts_with_a_warning() -> None:
-    master = load_broker_properties({"brokerId": "0", "brokerRole": "SYNC_MASTER"})
-    assert master.store.broker_role is BrokerRole.SYNC_MASTER
-    assert master.warnings == [
-        (
-            "brokerRole=SYNC_MASTER acts as ASYNC_MASTER: there is no replication, so sends do not "
-            "wait for a replica"
-        )
-    ]
+@pytest.mark.parametrize("role", ["ASYNC_MASTER", "SYNC_MASTER"])
+def test_masters_start_without_a_warning(role: str) -> None:
+    master = load_broker_properties({"brokerId": "0", "brokerRole": role})
+    assert master.store.broker_role is BrokerRole[role]
+    assert master.warnings == []
 
 
-def test_a_replica_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"^brokerRole=SLAVE: .* cannot replicate"):
-        load_broker_properties({"brokerRole": "SLAVE", "brokerId": "1"})
+def test_a_replica_keeps_its_id() -> None:
+    replica = load_broker_properties({"brokerRole": "SLAVE", "brokerId": "2"})
+    assert replica.store.broker_role is BrokerRole.SLAVE
+    assert replica.broker.broker_id == 2
+    assert replica.warnings == []
+
+
+@pytest.mark.parametrize("properties", [{}, {"brokerId": "0"}, {"brokerId": "-1"}])
+def test_a_replica_needs_an_id_above_0(properties: dict[str, str]) -> None:
+    with pytest.raises(ConfigError, match=r"^brokerId=-?\d: expected a number above 0 with"):
+        load_broker_properties({"brokerRole": "SLAVE", **properties})
+
+
+@pytest.mark.parametrize("address", ["10.0.0.1", "10.0.0.1:", ":10912", "10.0.0.1:99999"])
+def test_the_address_of_the_master_has_a_port(address: str) -> None:
+    with pytest.raises(ConfigError, match=r"^haMasterAddress=.*expected the host and the repl"):
+        load_broker_properties({"haMasterAddress": address})
+    assert load_broker_properties({"haMasterAddress": "a.example:10912"}).warnings == []
 
 
 def test_an_address_server_does_not_replace_namesrv_addr(
@@ -235,8 +246,13 @@ def test_a_listen_port_leaves_room_for_the_one_below_it() -> None:
     for port in ("1", "2"):
         with pytest.raises(ConfigError, match=f"listenPort={port}: expected 0 or a number above 2"):
             BrokerConfig.load({"listenPort": port})
-    for port in ("0", "3", "65535"):
+    for port in ("0", "3", "65534"):
         assert BrokerConfig.load({"listenPort": port})[0].listen_port == int(port)
+
+
+def test_a_listen_port_leaves_room_for_the_one_above_it() -> None:
+    with pytest.raises(ConfigError, match=r"listenPort=65535: expected .* to 65534"):
+        BrokerConfig.load({"listenPort": "65535"})
 
 
 @pytest.mark.parametrize("key", ["brokerName", "brokerClusterName"])

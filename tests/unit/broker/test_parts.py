@@ -14,7 +14,7 @@ async def test_parts_share_one_store_and_never_change(tmp_path: Path) -> None:
     parts = broker.parts
 
     assert parts.store is broker.store
-    assert not parts.is_replica
+    assert not parts.role.is_replica
     assert parts.hooks.rpc == ()
     with pytest.raises(dataclasses.FrozenInstanceError):
         parts.address = "elsewhere"  # type: ignore[misc]
@@ -23,7 +23,7 @@ async def test_parts_share_one_store_and_never_change(tmp_path: Path) -> None:
 
 async def test_announced_waits_if_there_is_something_to_wait_for(tmp_path: Path) -> None:
     broker = AssembledBroker(tmp_path, broker_role=BrokerRole.SLAVE)
-    assert broker.parts.is_replica
+    assert broker.parts.role.is_replica
     await broker.parts.announced()
     calls: list[str] = []
 

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 from pyromq.broker.config import BrokerConfig
-from pyromq.broker.services.transaction_check import TransactionCheck
 from pyromq.broker.state.connections import Client as GroupMember
 from pyromq.protocol.message.message_id import decode_message_id
 from pyromq.protocol.message.record import MessageRecord
@@ -14,7 +13,6 @@ from pyromq.protocol.message.sysflag import TRANSACTION_COMMIT, TRANSACTION_ROLL
 from pyromq.protocol.names import TRANSACTION_HALF_TOPIC, TRANSACTION_OP_TOPIC
 from pyromq.protocol.wire.codes import LanguageCode, RequestCode, ResponseCode
 from pyromq.protocol.wire.frame import FLAG_ONEWAY, RemotingCommand
-from pyromq.store.config import BrokerRole
 from tests.support.requests import BORN, send_request
 from tests.unit.broker.assembled import AssembledBroker
 from tests.unit.broker.fakes import FakeConnection
@@ -84,17 +82,13 @@ class Transactional(AssembledBroker):
         self,
         root: Path,
         *,
-        is_replica: bool = False,
         settings: dict[str, Any] | None = None,
         **store_settings: Any,
     ) -> None:
         config = BrokerConfig(broker_ip1="127.0.0.1", broker_ip2="127.0.0.1", **(settings or {}))
-        if is_replica:
-            store_settings["broker_role"] = BrokerRole.SLAVE
         super().__init__(root, config, **store_settings)
         self.offsets.load()
-        # Replicas check nothing; the tests of their answers need the object all the same.
-        self.check = self.assembly.transaction_check or TransactionCheck(self.parts)
+        self.check = self.assembly.transaction_check
         self.producer = FakeConnection()
 
     def join(self, connection: FakeConnection | None = None) -> None:

@@ -6,7 +6,8 @@ rebalances at once instead of at the next interval.
 
 A heartbeat above a limit (`maxGroupsPerHeartbeat`, `maxGroupsPerConnection`,
 `maxSubscriptionsPerHeartbeat`) is refused as a whole. If the broker has no room for one of its
-groups or retry topics, the rest of the heartbeat counts and the response names the reason.
+groups or retry topics, the rest of the heartbeat counts and the response names the reason. A
+replica creates neither: its groups and topics come from its master.
 
 Everything runs on the loop. A large heartbeat is decoded on a lane and registered a few groups at a
 time, so that it does not delay other clients.
@@ -63,6 +64,7 @@ class HeartbeatHandlers:
 
     def __init__(self, parts: BrokerParts) -> None:
         self._config = parts.config
+        self._role = parts.role
         self._topics = parts.tables.topics
         self._groups = parts.tables.groups
         self._consumers = parts.tables.consumers
@@ -211,10 +213,10 @@ class HeartbeatHandlers:
         if fault is not None:
             return fault
         try:
-            config = self._groups.find(member.group_name)
+            config = self._groups.find(member.group_name, may_create=not self._role.is_replica)
         except RequestError as error:
             return error.remark
-        if config is not None:
+        if config is not None and not self._role.is_replica:
             try:
                 self._make_retry_topic(member, config)
             except RequestError as error:

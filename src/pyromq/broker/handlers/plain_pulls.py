@@ -5,7 +5,7 @@ with a cached plan, whose messages are in memory. It stops at the first frame th
 pull handlers: they serve everything, with or without the kernel, and their result is the same.
 
 Invariant: the kernel knows a subset of the cached plans (`PullPlans`), and none that was checked
-against older tables.
+against older tables, older settings or another role of the broker.
 
 Used by `handlers.pull` if the kernel is there. On the loop.
 """
@@ -39,7 +39,7 @@ class PlainPulls:
         self._consumer_table = parts.tables.consumers
         self._stats = parts.stats
         self._turns = parts.long_poll.turns
-        self._is_replica = parts.is_replica
+        self._role = parts.role
         store = parts.store.pull_parts
         self._reader = store.reader
         self._pulls = kernel.Pulls(
@@ -83,7 +83,7 @@ class PlainPulls:
             (plan.topic, plan.queue_id),
             max_count,
             max_examined,
-            bool(plan.sys_flag & PULL_COMMIT_OFFSET) and not self._is_replica,
+            bool(plan.sys_flag & PULL_COMMIT_OFFSET) and not self._role.is_replica,
             suggested_broker(self._config, plan.group_config, is_slow=False),
             codes,
         )

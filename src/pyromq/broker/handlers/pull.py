@@ -44,7 +44,7 @@ class PullHandlers:
 
     def __init__(self, parts: BrokerParts) -> None:
         self._offsets = parts.tables.offsets
-        self._is_replica = parts.is_replica
+        self._role = parts.role
         self._store = parts.store
         self._turns = parts.long_poll.turns
         compiled = kernel.load("pulls")
@@ -63,7 +63,7 @@ class PullHandlers:
         return Routes(*(Route(code, hot=hot, pool=Pool.PULL, max_run=_MAX_RUN) for code in _CODES))
 
     def settings_changed(self) -> None:
-        """Check every pull again."""
+        """Check every pull again: settings, or the role of the broker, changed."""
         self._plans.clear()
 
     def pull(self, connection: Connection, frames: list[RawFrame], responses: list[bytes]) -> None:
@@ -84,7 +84,7 @@ class PullHandlers:
                 responses.append(refusal(frame, error))
             return
         plan = pull.plan
-        if plan.sys_flag & PULL_COMMIT_OFFSET and not self._is_replica:
+        if plan.sys_flag & PULL_COMMIT_OFFSET and not self._role.is_replica:
             self._offsets.commit(
                 plan.group,
                 plan.topic,

@@ -117,6 +117,7 @@ class PullPlans:
     def __init__(self, parts: BrokerParts, plain: PlanUser | None = None) -> None:
         tables = parts.tables
         self._config = parts.config
+        self._role = parts.role
         self._topics = tables.topics
         self._groups = tables.groups
         self._consumers = tables.consumers
@@ -197,7 +198,7 @@ class PullPlans:
                 ResponseCode.NO_PERMISSION,
                 f"the broker[{config.broker_ip1}] pulling message is forbidden",
             )
-        group = self._groups.find(plan.group)
+        group = self._groups.find(plan.group, may_create=not self._role.is_replica)
         if group is None:
             raise RequestError(
                 ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,

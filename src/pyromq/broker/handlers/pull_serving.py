@@ -3,6 +3,10 @@
 `handlers.pull` serves a pull this way when it arrives; `handlers.waiting_pull` and
 `handlers.disk_pull` do so later. Response codes are those of RocketMQ's PullMessageProcessor.
 
+A replica may lag behind its master, so an offset outside its queue is most likely a good one: it
+answers PULL_RETRY_IMMEDIATELY with the offset unchanged and suggests the group's usual broker,
+unless `offsetCheckInSlave` is set.
+
 Runs on the loop. Reading records for SQL92 filters is charged to the loop iteration
 (`services.turns`).
 """
@@ -64,9 +68,12 @@ _CODES: Final = {
     GetStatus.NO_MATCHED_MESSAGE: ResponseCode.PULL_RETRY_IMMEDIATELY,
     GetStatus.OFFSET_FOUND_NULL: ResponseCode.PULL_NOT_FOUND,
     GetStatus.OFFSET_OVERFLOW_ONE: ResponseCode.PULL_NOT_FOUND,
-    GetStatus.OFFSET_OVERFLOW_BADLY: ResponseCode.PULL_OFFSET_MOVED,
-    GetStatus.OFFSET_TOO_SMALL: ResponseCode.PULL_OFFSET_MOVED,
 }
+#: The queue does not exist or is empty.
+_EMPTY: Final = frozenset({GetStatus.NO_MATCHED_LOGIC_QUEUE, GetStatus.NO_MESSAGE_IN_QUEUE})
+_OUTSIDE: Final = frozenset({GetStatus.OFFSET_OVERFLOW_BADLY, GetStatus.OFFSET_TOO_SMALL})
+#: A result with one of these names another offset than the one asked for.
+_FAULTS: Final = _EMPTY | _OUTSIDE | {GetStatus.OFFSET_FOUND_NULL}
 
 
 class PullServing:
@@ -75,6 +82,7 @@ class PullServing:
     def __init__(self, parts: BrokerParts, plain: PlanUser | None = None) -> None:
         """`plain` serves pulls with cached plans before they come here."""
         self.config = parts.config
+        self._role = parts.role
         self.store = parts.store
         self.long_poll = parts.long_poll
         self.plans = PullPlans(parts, plain)
@@ -90,15 +98,23 @@ class PullServing:
         """
         plan = pull.plan
         if plan.max_bytes > 0 or plan.reads_records:
-            return self._get_filtered(pull, offset, may_wait=may_wait)
-        return self.store.get(
-            plan.topic,
-            plan.queue_id,
-            offset,
-            plan.max_count,
-            plan.message_filter,
-            may_wait=may_wait,
-        )
+            result = self._get_filtered(pull, offset, may_wait=may_wait)
+        else:
+            result = self.store.get(
+                plan.topic,
+                plan.queue_id,
+                offset,
+                plan.max_count,
+                plan.message_filter,
+                may_wait=may_wait,
+            )
+        if not result.count and result.status in _FAULTS and not self._corrects_offsets:
+            result.next_offset = offset
+        return result
+
+    @property
+    def _corrects_offsets(self) -> bool:
+        return not self._role.is_replica or self.store.config.offset_check_in_slave
 
     def _get_filtered(self, pull: Pull, offset: int, *, may_wait: bool) -> GetResult:
         plan = pull.plan
@@ -120,6 +136,17 @@ class PullServing:
             self._turns.charge(begun)
         return result
 
+    def code(self, result: GetResult, offset: int) -> ResponseCode:
+        """Return RocketMQ's code for a get from `offset`."""
+        code = _CODES.get(result.status)
+        if code is not None:
+            return code
+        if not _is_moved(result, offset):
+            return ResponseCode.PULL_NOT_FOUND
+        if self._corrects_offsets:
+            return ResponseCode.PULL_OFFSET_MOVED
+        return ResponseCode.PULL_RETRY_IMMEDIATELY
+
     def respond(
         self,
         frame: RawFrame,
@@ -137,6 +164,8 @@ class PullServing:
         else:
             self.stats.missed += 1
         suggested = suggested_broker(self.config, plan.group_config, is_slow=result.suggest_replica)
+        if code is ResponseCode.PULL_RETRY_IMMEDIATELY and _is_moved(result, pull.offset):
+            suggested = plan.group_config.broker_id  # a replica that does not correct the offset
         opaque = frame[1].get("opaque", 0)
         if code is ResponseCode.SUCCESS and frame[0] == 0 and type(opaque) is int:
             header = _FOUND % (
@@ -183,13 +212,11 @@ def suggested_broker(config: BrokerConfig, group: SubscriptionGroupConfig, *, is
     return group.which_broker_when_consume_slowly if is_slow else group.broker_id
 
 
-def response_code(result: GetResult, offset: int) -> ResponseCode:
-    """Return RocketMQ's code for a get from `offset`."""
-    code = _CODES.get(result.status)
-    if code is not None:
-        return code
-    # The queue does not exist or is empty.
-    return ResponseCode.PULL_OFFSET_MOVED if offset != 0 else ResponseCode.PULL_NOT_FOUND
+def _is_moved(result: GetResult, offset: int) -> bool:
+    """Return whether a get from `offset` was outside its queue."""
+    if result.status in _EMPTY:
+        return offset != 0
+    return result.status in _OUTSIDE
 
 
 def refusal(frame: RawFrame, error: Exception) -> bytes:

@@ -62,6 +62,7 @@ class ReplyHandlers:
     ) -> None:
         """`check` is `SlowSends.check`: it returns the topic or raises RequestError."""
         self._config = parts.config
+        self._role = parts.role
         self._writer = parts.writer
         self._producers = parts.tables.producers
         self._store_host = parts.store_host
@@ -109,7 +110,8 @@ class ReplyHandlers:
             code, remark, place = failed.code, failed.remark, None
         finally:
             self._waiting -= 1
-        if self._config.store_reply_message_enable:
+        # The broker may have become a replica while the requester was waited for.
+        if self._config.store_reply_message_enable and not self._role.is_replica:
             place = await self._store(connection, header, request.body, queue_id) or place
         if place is not None:
             fields.update(place.encode())

@@ -54,6 +54,7 @@ class SendBackHandlers:
 
     def __init__(self, parts: BrokerParts) -> None:
         self._config = parts.config
+        self._role = parts.role
         self._store = parts.store
         self._writer = parts.writer
         self._topics = parts.tables.topics
@@ -75,6 +76,7 @@ class SendBackHandlers:
     ) -> RemotingCommand | Awaitable[RemotingCommand]:
         """CONSUMER_SEND_MSG_BACK: respond once the message is stored again."""
         header = ConsumerSendMsgBackRequestHeader.decode(request.ext_fields)
+        self._refuse_on_replica()
         group = self._check(header)
         if group.retry_queue_nums <= 0:
             # The group has retries disabled: drop the message.
@@ -104,12 +106,20 @@ class SendBackHandlers:
         topics_before: DataVersion,
     ) -> RemotingCommand:
         data = await self._lane.run(lambda: self._store.fetch_record(header.offset))
+        self._refuse_on_replica()
         self._put_back(request, header, group, retry_topic, data)
         await self._writer.stored()
         # Another topic may have changed meanwhile; an extra registration does no harm.
         if self._topics.data_version is not topics_before:
             await self._announced()
         return request.answer()
+
+    def _refuse_on_replica(self) -> None:
+        if self._role.is_replica:
+            # Code and remark of RocketMQ. The consumer sends the message to its retry topic then.
+            raise RequestError(
+                ResponseCode.SYSTEM_ERROR, "SERVICE_NOT_AVAILABLE: this broker is a replica"
+            )
 
     def _check(self, header: ConsumerSendMsgBackRequestHeader) -> SubscriptionGroupConfig:
         group = self._groups.find(header.group)

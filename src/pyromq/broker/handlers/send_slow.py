@@ -57,6 +57,9 @@ MAX_BATCH_AT_ONCE: Final = 8192
 #: Messages of a larger batch that are encoded per loop iteration.
 _BATCH_SLICE: Final = 512
 
+#: Begins as RocketMQ's remark, which clients may look for.
+_REPLICA: Final = "service not available now: this broker is a replica, send to its master"
+
 SendHeader = SendMessageRequestHeader | SendMessageRequestHeaderV2
 
 
@@ -65,6 +68,7 @@ class SlowSends:
 
     def __init__(self, parts: BrokerParts, responses: SendResponses, targets: SendTargets) -> None:
         self._config = parts.config
+        self._role = parts.role
         self._store = parts.store
         self._writer = parts.writer
         self._topics = parts.tables.topics
@@ -238,9 +242,11 @@ class SlowSends:
     def check(self, connection: Connection, header: SendHeader) -> TopicConfig:
         """Return the topic, created if allowed. Raises RequestError in RocketMQ's order.
 
-        Replies pass the same checks.
+        Replies pass the same checks. A replica refuses all of them, before it creates a topic.
         """
         config = self._config
+        if self._role.is_replica:
+            raise RequestError(ResponseCode.SERVICE_NOT_AVAILABLE, _REPLICA)
         if self._now() < config.start_accept_send_request_time_stamp:
             raise RequestError(
                 ResponseCode.SYSTEM_ERROR,

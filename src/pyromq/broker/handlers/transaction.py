@@ -61,7 +61,7 @@ class TransactionHandlers:
         self._transactions = parts.tables.transactions
         self._lane = parts.lanes.end_transaction
         self._store_host = parts.store_host
-        self._is_replica = parts.is_replica
+        self._role = parts.role
 
     def routes(self) -> Routes:
         """Return the routes of the family."""
@@ -75,11 +75,8 @@ class TransactionHandlers:
     ) -> RemotingCommand | Awaitable[RemotingCommand]:
         """END_TRANSACTION: commit or roll back a half, or leave it open."""
         header = EndTransactionRequestHeader.decode(request.ext_fields)
-        if self._is_replica:
-            raise RequestError(
-                ResponseCode.SLAVE_NOT_AVAILABLE,
-                "this broker is a replica: end the transaction at its master",
-            )
+        if self._role.is_replica:
+            return request.answer(ResponseCode.SLAVE_NOT_AVAILABLE)
         if header.commit_or_rollback == TRANSACTION_NOT:
             logger.info(
                 "outcome of transaction %s, group %s, unknown to %s: %s",
@@ -108,6 +105,8 @@ class TransactionHandlers:
         self, connection: Connection, request: RemotingCommand, header: EndTransactionRequestHeader
     ) -> RemotingCommand:
         record = await self._lane.run(lambda: self._store.fetch_record(header.commit_log_offset))
+        if self._role.is_replica:  # since then
+            return request.answer(ResponseCode.SLAVE_NOT_AVAILABLE)
         answer = self._end(connection, request, header, record)
         await self._writer.stored()  # a one-way request has no response that would wait
         return answer
@@ -176,6 +175,8 @@ class TransactionHandlers:
             record = await self._lane.run(lambda: self._store.fetch_record(place))
             if record is None:
                 raise HalfError(f"no message {header.msg_id}")
+            if self._role.is_replica:
+                raise HalfError("this broker is a replica")
             stored = self._resume(decode_record(record))
         except (ValueError, PutError) as error:
             raise RequestError(

@@ -23,7 +23,7 @@ call which, and closes the connection of a pull that raises. On the loop.
 from __future__ import annotations
 
 from pyromq.broker.handlers.pull_plans import MAX_CACHED_LENGTH, Pull
-from pyromq.broker.handlers.pull_serving import PullServing, refusal, response_code, stopping
+from pyromq.broker.handlers.pull_serving import PullServing, refusal, stopping
 from pyromq.broker.services.long_poll import ParkedPull
 from pyromq.protocol.message.sysflag import PULL_SUSPEND
 from pyromq.protocol.wire.codes import ResponseCode
@@ -41,7 +41,7 @@ def respond_or_wait(
     responses: list[bytes],
 ) -> None:
     """Append the response to a pull, or let the pull wait if it found nothing and may wait."""
-    code = response_code(result, pull.offset)
+    code = serving.code(result, pull.offset)
     if code is not ResponseCode.PULL_NOT_FOUND or not pull.plan.sys_flag & PULL_SUSPEND:
         serving.respond(frame, pull, result, code, responses)
     elif serving.long_poll.stopping:
@@ -100,7 +100,7 @@ class WaitingPull(ParkedPull):
         result = self._next_match()
         code = ResponseCode.PULL_NOT_FOUND
         if result is not None:
-            code = response_code(result, self.pull.offset)
+            code = self._serving.code(result, self.pull.offset)
         if result is None or code is ResponseCode.PULL_NOT_FOUND:
             self._drop_filter()
             return False
@@ -115,7 +115,7 @@ class WaitingPull(ParkedPull):
             self.connection.write(refusal(self._frame, error))
             return
         result = self._serving.get(self.pull, self._next_offset)
-        code = response_code(result, self.pull.offset)
+        code = self._serving.code(result, self.pull.offset)
         if code is ResponseCode.PULL_NOT_FOUND:
             if self._serving.long_poll.stopping:
                 self.connection.write(refusal(self._frame, stopping()))

@@ -24,7 +24,8 @@ A record that is damaged, that names no valid target, or that the store will nev
 its level forever in RocketMQ; here it is skipped with a log line. As in RocketMQ, a message whose
 real topic was deleted meanwhile is still delivered, and is there when the topic is recreated.
 
-Runs on the loop, except for reads of cold pages. Not on replicas.
+Runs on the loop, except for reads of cold pages. Runs only while the broker is a master
+(`broker.role_switch`).
 """
 
 from __future__ import annotations
@@ -142,8 +143,9 @@ class DelayService:
     # Life
 
     def start(self) -> None:
-        """Deliver from the offsets in the table on."""
+        """Deliver from the offsets in the table on; also after a stop, with the table as it is."""
         self._running = True
+        self._moved.clear()
         self._levels = [
             _Level(number, self._offsets.get(number)) for number in range(1, len(self._delays) + 1)
         ]

@@ -20,7 +20,10 @@ Invariants
 1. Either the whole change is in the file and its live part in effect, or nothing is.
 2. The file is replaced atomically, and only by one that a start can load.
 
-Used by `handlers.admin.config` on the loop; a thread writes the file.
+`brokerRole` changes over the wire only between the two kinds of master; a promotion saves the role
+of the broker with `save_role`.
+
+Used by `handlers.admin.config` and `broker.role_switch` on the loop; a thread writes the file.
 """
 
 from __future__ import annotations
@@ -55,7 +58,7 @@ from pyromq.protocol.java.properties import (
     update_properties,
 )
 from pyromq.protocol.wire.bodies import DataVersion
-from pyromq.store.config import MessageStoreConfig
+from pyromq.store.config import BrokerRole, MessageStoreConfig
 
 #: Keys without effect that RocketMQ's tools read: `mqadmin exportConfigs` fails without the first
 #: two, `exportMetrics` takes the last one for the number of processors.
@@ -89,9 +92,8 @@ NEXT_START: Final = frozenset(
         "flushDelayOffsetInterval",
         "flushDiskType",
         "haHousekeepingInterval",
+        "haReportFlushed",
         "haSendHeartbeatInterval",
-        "haSlaveFallbehindMax",
-        "haTransferBatchSize",
         "heartbeatThreadPoolQueueCapacity",
         "maxMessageSize",
         "maxMsgsNumBatch",
@@ -112,7 +114,6 @@ NEXT_START: Final = frozenset(
         "serverSocketBacklog",
         "serverSocketRcvBufSize",
         "serverSocketSndBufSize",
-        "slaveTimeout",
         "traceTopicEnable",
         "writeBufferHighWaterMark",
         "writeBufferLowWaterMark",
@@ -169,6 +170,7 @@ class LiveConfig:
                 raise ConfigError(f"unknown setting {shown(key)}{unknown_key_hint(key, known)}")
         async with self._changing:
             before = {**_FOR_TOOLS, **self._table()}
+            self._refuse_role_switch(changes.get("brokerRole", ""))
             loaded = load_broker_properties({**before, **changes})
             for key, value in changes.items():
                 if value != before.get(key) and not self._may_change(key):
@@ -186,13 +188,38 @@ class LiveConfig:
                     if item.key not in changes or item.ignored or unchanged:
                         continue
                     if item.live:
-                        # The one place that changes a frozen configuration.
-                        object.__setattr__(config, item.attribute, value)
+                        _set(config, item.attribute, value)
                     (applied.now if item.live else applied.later).append(item.key)
             self.version = self.version.next(self._now())
         for listener in self.listeners:
             listener(applied.now)
         return applied
+
+    async def save_role(self, role: BrokerRole, broker_id: int) -> None:
+        """Save the role that the broker takes now, so that a restart keeps it.
+
+        Listeners are not called: the caller changes the role (`broker.role`). Raises as `update`.
+        """
+        changes = {"brokerRole": role.name, "brokerId": str(broker_id)}
+        async with self._changing:
+            await asyncio.to_thread(_write, self.file, changes)
+            _set(self._store, "broker_role", role)
+            _set(self._broker, "broker_id", broker_id)
+            self.version = self.version.next(self._now())
+
+    def _refuse_role_switch(self, text: str) -> None:
+        """Raise ConfigError for a change between master and replica, which takes more than this."""
+        role = BrokerRole.__members__.get(text.strip())
+        now = self._store.broker_role
+        if role is None or role is now or BrokerRole.SLAVE not in (now, role):
+            return
+        advice = (
+            "`pyromq broker promote` makes a replica a master"
+            if now is BrokerRole.SLAVE
+            else f"set brokerRole and brokerId in {self.file} and restart the broker; "
+            "`pyromq broker promote` makes a replica a master"
+        )
+        raise ConfigError(f"brokerRole cannot be changed from {now.name} to {role.name}: {advice}")
 
     def _may_change(self, key: str) -> bool:
         """Return whether a setting is live, safe for the next start, or without effect."""
@@ -209,6 +236,11 @@ class LiveConfig:
             for config in (self._broker, self._store)
             for item in settings_of(type(config))
         }
+
+
+def _set(config: BrokerConfig | MessageStoreConfig, attribute: str, value: object) -> None:
+    """Set a field of a frozen configuration. Nothing else does."""
+    object.__setattr__(config, attribute, value)
 
 
 def _write(path: Path, changes: Mapping[str, str]) -> None:

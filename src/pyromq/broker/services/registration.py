@@ -28,6 +28,7 @@ from contextlib import contextmanager
 from typing import Final, NamedTuple, Protocol
 
 from pyromq.broker.config import BrokerConfig
+from pyromq.broker.role import Role
 from pyromq.broker.state.topics import TopicTable
 from pyromq.protocol.message.crc import CRC_MASK, crc32
 from pyromq.protocol.message.sysflag import PERM_READ, PERM_WRITE
@@ -92,9 +93,14 @@ class Registration:
         *,
         broker_address: str,
         ha_address: str,
+        role: Role,
     ) -> None:
-        """`broker_address` is where clients reach the broker, `ha_address` where replicas do."""
+        """`broker_address` is where clients reach the broker, `ha_address` where replicas do.
+
+        Every registration carries the id that `role` has then.
+        """
         self._config = config
+        self._role = role
         self._topics = topics
         self._client = client
         self._broker_address = broker_address
@@ -105,9 +111,12 @@ class Registration:
         self._size_reported = False
         self._body_version: DataVersion | None = None
         self._encoding = asyncio.Lock()
-        #: The master's addresses as answered by a NameServer, for replicas.
+        #: The master's addresses as answered by a NameServer, for replicas. The address for
+        #: clients is None while no master is registered; the other one is the last known.
         self.master_address: str | None = None
         self.master_ha_address: str | None = None
+        #: The last `master_address` that was not None.
+        self.last_master_address: str | None = None
 
     async def start(self) -> None:
         """Start registering; return when one NameServer knows the broker, or all have failed."""
@@ -190,7 +199,7 @@ class Registration:
             broker_name=self._config.broker_name,
             broker_addr=self._broker_address,
             cluster_name=self._config.broker_cluster_name,
-            broker_id=self._config.broker_id,
+            broker_id=self._role.broker_id,
         )
         answer = await self._request(
             name_server,
@@ -215,7 +224,7 @@ class Registration:
             broker_addr=self._broker_address,
             cluster_name=self._config.broker_cluster_name,
             ha_server_addr=self._ha_address,
-            broker_id=self._config.broker_id,
+            broker_id=self._role.broker_id,
             compressed=body.compressed,
             body_crc32=body.checksum,
         )
@@ -286,7 +295,8 @@ class Registration:
         addresses, ordered = first.answer
         first.answer = None
         self.master_address = addresses.master_addr
-        self.master_ha_address = addresses.ha_server_addr
+        self.last_master_address = addresses.master_addr or self.last_master_address
+        self.master_ha_address = addresses.ha_server_addr or self.master_ha_address
         if ordered is not None:
             self._topics.set_order_topics(ordered.table.keys())
 
@@ -295,7 +305,7 @@ class Registration:
             broker_name=self._config.broker_name,
             broker_addr=self._broker_address,
             cluster_name=self._config.broker_cluster_name,
-            broker_id=self._config.broker_id,
+            broker_id=self._role.broker_id,
         )
         command = RemotingCommand(RequestCode.UNREGISTER_BROKER, ext_fields=header.encode())
         try:

@@ -22,7 +22,8 @@ Invariants
 RocketMQ abandons a half in the same round as its last question, without waiting for the answer, and
 loops forever at a half that cannot be put back; here such a half is abandoned.
 
-Runs on the loop, except for `load`, which reads in a thread before anything is served.
+Runs on the loop, except for `load`, which reads in a thread before messages are accepted. Runs only
+while the broker is a master; a promoted replica loads what its master left in the log.
 """
 
 from __future__ import annotations
@@ -146,13 +147,15 @@ class TransactionCheck:
         self._rounds = PeriodicTasks()
         #: Halves of the last round that nobody could be asked about.
         self.without_producer = 0
+        #: Whether the table is that of the log. Not on a replica, whose log grows without it.
+        self._is_loaded = False
         #: Progress that is committed when the log is fsynced up to its `log_end`.
         self._unflushed: _Progress | None = None
 
     # Lifecycle
 
     async def load(self) -> None:
-        """Find the open transactions in the store, before the first request."""
+        """Find the open transactions in the store, before the first message is accepted."""
         half_end = self._store.max_offset(TRANSACTION_HALF_TOPIC, HALF_QUEUE)
         table = self._transactions
         table.begin(
@@ -178,6 +181,14 @@ class TransactionCheck:
                 len(open_halves),
                 table.half_offset,
             )
+        self._is_loaded = True
+
+    def forget(self) -> None:
+        """Forget the open transactions: from now on the log grows by a master's bytes."""
+        self._is_loaded = False
+        self._unflushed = None
+        self.without_producer = 0
+        self._transactions.begin(0, 0)
 
     def start(self) -> None:
         """Start the rounds."""
@@ -198,7 +209,7 @@ class TransactionCheck:
         processed. A call notes the current progress, and a later call commits it.
         """
         self.settle(self._store.flushed_offset)
-        if self._unflushed is None:
+        if self._unflushed is None and self._is_loaded:
             self._unflushed = self._progress()
 
     def settle(self, flushed: int) -> None:
@@ -218,10 +229,11 @@ class TransactionCheck:
                 )
 
     def settle_all(self, flushed: int) -> None:
-        """Commit all progress, after the store has stopped."""
+        """Commit all progress, after the last message was stored."""
         self.settle(flushed)
-        self._unflushed = self._progress()
-        self.settle(flushed)
+        if self._is_loaded:
+            self._unflushed = self._progress()
+            self.settle(flushed)
 
     def _progress(self) -> _Progress:
         table = self._transactions

@@ -75,10 +75,11 @@ class GroupTable:
             self.data_version = loaded.data_version
             self._capacity.note(len(self._groups))
 
-    def find(self, group: str) -> SubscriptionGroupConfig | None:
+    def find(self, group: str, *, may_create: bool = True) -> SubscriptionGroupConfig | None:
         """Return the configuration of a group, created if missing; None if that is not allowed.
 
-        Raises RequestError if the table is full.
+        Without `may_create`, a missing group that is allowed gets the default configuration, and
+        the table stays as it is. Raises RequestError if the table is full.
         """
         config = self._groups.get(group)
         if config is not None:
@@ -92,6 +93,8 @@ class GroupTable:
         if fault is not None:
             logger.warning("group %r not created: %s", group[:300], fault)
             return None
+        if not may_create:
+            return SubscriptionGroupConfig(group)
         self._refuse_when_full(group)
         config = SubscriptionGroupConfig(group)
         logger.info("group %s created by its first consumer", group)

@@ -113,6 +113,8 @@ class RequestCode(IntEnum):
     DELETE_EXPIRED_COMMITLOG = 329
     #: Sent by lite-pull consumers of 5.x instead of PULL_MESSAGE; unknown to 4.9.
     LITE_PULL_MESSAGE = 361
+    # Requests of pyromq, unknown to RocketMQ. Only a JSON header can hold such a number.
+    PROMOTE_BROKER = 70001
 
 
 class ResponseCode(IntEnum):

@@ -203,7 +203,6 @@ class Reader:
         if self.is_cold(first_physical_offset(entries)):
             max_count = min(max_count, max(1, cold_limits[0]))
             max_bytes = cold_limits[1]
-            result.suggest_replica = True
         self._read_each(result, entries, max_count, max_bytes, message_filter)
 
     def _read_all(
@@ -330,11 +329,12 @@ class Reader:
         """Examine entry after entry until the pull is full."""
         log = self._log
         result.pieces = []
-        count = size = seen = 0
+        count = size = seen = last = 0
         skip_below = -1
         may_take_long = message_filter is not None and message_filter.reads_records
         deadline = time.perf_counter() + _RECORD_FILTER_SECONDS
         for physical, record_size, tags_code in iter_entries(entries):
+            last = physical
             if physical < skip_below:
                 seen += 1
                 continue
@@ -361,6 +361,8 @@ class Reader:
         result.count = count
         result.size = size
         result.next_offset += seen
+        # As in RocketMQ, the last entry examined decides, even if it did not fit.
+        result.suggest_replica = self.is_cold(last)
 
 
 class _ByUnit:

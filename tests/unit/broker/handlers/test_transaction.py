@@ -14,6 +14,7 @@ from pyromq.protocol.message.sysflag import TRANSACTION_COMMIT
 from pyromq.protocol.names import SCHEDULE_TOPIC, TRANSACTION_HALF_TOPIC, TRANSACTION_OP_TOPIC
 from pyromq.protocol.wire.codes import RequestCode, ResponseCode
 from pyromq.protocol.wire.frame import Encoding, RemotingCommand
+from pyromq.store.config import BrokerRole
 from pyromq.store.results import PutError, PutStatus
 from tests.support.patience import until
 from tests.support.requests import send_request
@@ -186,10 +187,16 @@ async def test_a_half_without_a_group_cannot_be_ended(broker: Transactional) -> 
 
 
 async def test_a_replica_ends_nothing(tmp_path: Path) -> None:
-    broker = await opened(tmp_path, is_replica=True)
-    answer = broker.end(broker.prepare(), COMMIT)
-    assert answer.code == ResponseCode.SLAVE_NOT_AVAILABLE
+    broker = await opened(tmp_path)
+    half = broker.prepare()
+    broker.parts.role.change(BrokerRole.SLAVE, 1)
+    answer = broker.end(half, COMMIT)
+    assert (answer.code, answer.remark) == (ResponseCode.SLAVE_NOT_AVAILABLE, None)
     assert (broker.delivered, broker.ends) == ([], [])
+
+    broker.parts.role.change(BrokerRole.ASYNC_MASTER, 0)
+    assert broker.end(half, COMMIT).code == ResponseCode.SUCCESS
+    assert len(broker.delivered) == 1
     await broker.close()
 
 

@@ -9,7 +9,7 @@ from pyromq.base.settings import ConfigError, settings_of
 from pyromq.broker.config import BrokerConfig, load_broker_properties
 from pyromq.broker.services.live_config import NEXT_START, Applied, LiveConfig
 from pyromq.protocol.java.properties import PropertiesError, parse_properties
-from pyromq.store.config import MessageStoreConfig
+from pyromq.store.config import BrokerRole, MessageStoreConfig
 
 BEFORE = """\
 # the broker of the shop
@@ -66,7 +66,7 @@ async def test_another_setting_is_saved_for_the_next_start(tmp_path: Path) -> No
 
 async def test_a_setting_without_effect_is_saved_and_reported(tmp_path: Path) -> None:
     setup = Setup(tmp_path)
-    changes = {"slaveTimeout": "1", "sendMessageThreadPoolNums": "64", "debugLockEnable": "false"}
+    changes = {"sendMessageThreadPoolNums": "64", "debugLockEnable": "false"}
     with pytest.raises(ConfigError, match="haMasterAddress cannot be changed"):
         await setup.config.update({"haMasterAddress": "10.0.0.1:1"})
 
@@ -76,7 +76,6 @@ async def test_a_setting_without_effect_is_saved_and_reported(tmp_path: Path) ->
         [],
         [],
         [
-            "slaveTimeout=1 has no effect: there is no replication",
             (
                 "sendMessageThreadPoolNums=64 has no effect: requests run on one event loop; there "
                 "are no thread pools to size"
@@ -93,7 +92,9 @@ async def test_a_setting_without_effect_is_saved_and_reported(tmp_path: Path) ->
         ({"fileReservedTime": "1", "brokerPermision": "4"}, "did you mean brokerPermission"),
         ({"fileReservedTime": "1", "deleteWhen": "25"}, "deleteWhen=25: expected hours"),
         ({"fileReservedTime": "1", "aclEnable": "true"}, "aclEnable=true"),
-        ({"fileReservedTime": "1", "brokerRole": "SLAVE"}, "brokerRole=SLAVE: expected"),
+        ({"fileReservedTime": "1", "brokerRole": "SLAVE"}, "ASYNC_MASTER to SLAVE: set brokerRole"),
+        ({"brokerRole": "SLAVE", "brokerId": "1"}, "`pyromq broker promote` makes a replica"),
+        ({"fileReservedTime": "1", "brokerRole": "MASTER"}, "brokerRole=MASTER: expected"),
         ({"fileReservedTime": "1", "useTLS": "true"}, "useTLS=true: expected false"),
         ({"fileReservedTime": "1", "messageStorePlugIn": "a.b.C"}, "messageStorePlugIn=a.b.C:"),
         ({"fileReservedTime": "1", "brokerName": "../../x"}, "brokerName='../../x': expected"),
@@ -249,3 +250,49 @@ async def test_the_text_has_what_tools_insist_on_and_nothing_without_a_value(
     assert int(settings["clientCallbackExecutorThreads"]) > 0
     assert "" not in settings.values()
     assert "storePathCommitLog" not in settings
+
+
+async def test_a_master_changes_its_kind_at_once(tmp_path: Path) -> None:
+    setup = Setup(tmp_path)
+
+    applied = await setup.config.update({"brokerRole": "SYNC_MASTER", "slaveTimeout": "100"})
+
+    assert applied == Applied(["brokerRole", "slaveTimeout"], [], [])
+    assert setup.store.broker_role is BrokerRole.SYNC_MASTER
+    assert "brokerRole=SYNC_MASTER\n" in setup.file.read_text()
+
+
+async def test_a_replica_is_not_promoted_by_a_change_of_settings(tmp_path: Path) -> None:
+    setup = Setup(tmp_path, BEFORE + "brokerRole=SLAVE\nbrokerId=2\n")
+
+    with pytest.raises(ConfigError, match="SLAVE to ASYNC_MASTER: `pyromq broker promote`"):
+        await setup.config.update({"brokerRole": "ASYNC_MASTER"})
+
+    applied = await setup.config.update({"brokerRole": "SLAVE", "fileReservedTime": "1"})
+    assert applied.now == ["fileReservedTime"]
+
+
+async def test_a_saved_role_counts_at_the_next_start(tmp_path: Path) -> None:
+    setup = Setup(tmp_path, BEFORE + "brokerRole=SLAVE\nbrokerId=2\n")
+    version = setup.config.version
+
+    await setup.config.save_role(BrokerRole.SYNC_MASTER, 0)
+
+    assert (setup.store.broker_role, setup.broker.broker_id) == (BrokerRole.SYNC_MASTER, 0)
+    assert setup.config.version != version
+    assert setup.told == []
+    saved = load_broker_properties(parse_properties(setup.file.read_bytes()))
+    assert saved.store.broker_role is BrokerRole.SYNC_MASTER
+    assert saved.broker.broker_id == 0
+    assert saved.warnings == []
+    assert setup.file.read_text().startswith(BEFORE)
+
+
+async def test_a_role_that_cannot_be_saved_is_not_taken(tmp_path: Path) -> None:
+    setup = Setup(tmp_path, BEFORE + "brokerRole=SLAVE\nbrokerId=2\n")
+    setup.file.write_text("brokerName=\n")
+
+    with pytest.raises(ConfigError, match="would not load: brokerName="):
+        await setup.config.save_role(BrokerRole.ASYNC_MASTER, 0)
+
+    assert (setup.store.broker_role, setup.broker.broker_id) == (BrokerRole.SLAVE, 2)

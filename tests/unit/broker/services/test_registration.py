@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from pyromq.broker.config import BrokerConfig
+from pyromq.broker.role import Role
 from pyromq.broker.services import registration as module
 from pyromq.broker.services.registration import Registration
 from pyromq.broker.state.topics import TopicTable
@@ -29,6 +30,7 @@ from pyromq.protocol.wire.frame import RemotingCommand
 from pyromq.protocol.wire.headers import RegisterBrokerRequestHeader
 from pyromq.remoting.client import RemotingClient
 from pyromq.remoting.errors import RemotingConnectError
+from pyromq.store.config import BrokerRole
 from tests.support.patience import DEADLINE, until
 
 ONE, TWO = "10.0.0.1:9876", "10.0.0.2:9876"
@@ -54,6 +56,8 @@ class FakeNameServer:
         self.order: KVTable | None = None
         self.addresses: dict[str, str] = {}
         self.refuse = False
+        #: The id of the broker that left.
+        self.unregistered = ""
 
     async def answer(self, request: RemotingCommand) -> RemotingCommand:
         await self.gate.wait()
@@ -76,6 +80,7 @@ class FakeNameServer:
 
     def unregister_broker(self, request: RemotingCommand) -> RemotingCommand:
         self.header = self.body = None
+        self.unregistered = request.ext_fields["brokerId"]
         return request.answer()
 
     @property
@@ -102,12 +107,15 @@ class Cluster:
     def configure(self, **settings: Any) -> None:
         config = dataclasses.replace(CONFIG, **settings)
         self.topics = TopicTable(config, self.directory, now=lambda: 1000)
+        role = BrokerRole.SLAVE if config.broker_id else BrokerRole.ASYNC_MASTER
+        self.role = Role(role, config.broker_id)
         self.registration = Registration(
             config,
             self.topics,
             self,
             broker_address="127.0.0.1:10911",
             ha_address="127.0.0.1:10912",
+            role=self.role,
         )
         self.running.append(self.registration)
 
@@ -362,6 +370,26 @@ async def test_masters_addresses_are_kept(cluster: Cluster) -> None:
     assert cluster.registration.master_address == "10.0.0.9:10911"
     assert cluster.registration.master_ha_address == "10.0.0.9:10912"
 
+    cluster.one.addresses = cluster.two.addresses = {}
+    await cluster.registration.register_now()
+
+    assert cluster.registration.master_address is None
+    assert cluster.registration.last_master_address == "10.0.0.9:10911"
+    assert cluster.registration.master_ha_address == "10.0.0.9:10912"
+
+
+async def test_a_changed_id_is_registered_and_unregistered(cluster: Cluster) -> None:
+    await cluster.registration.start()
+    assert cluster.one.header is not None
+    assert cluster.one.header.broker_id == 3
+
+    cluster.role.change(BrokerRole.ASYNC_MASTER, 0)
+    await cluster.registration.register_now()
+    assert cluster.one.header.broker_id == 0
+
+    await cluster.registration.stop()
+    assert cluster.one.unregistered == "0"
+
 
 @pytest.mark.parametrize(
     "answer", [{"ext_fields": {"changed": "perhaps"}}, {"ext_fields": {}}, {"body": b"garbage"}]
@@ -441,7 +469,12 @@ async def test_real_name_server_knows_the_broker(tmp_path: Path) -> None:
         )
         topics = TopicTable(config, tmp_path / "config")
         registration = Registration(
-            config, topics, client, broker_address="127.0.0.1:10911", ha_address="127.0.0.1:10912"
+            config,
+            topics,
+            client,
+            broker_address="127.0.0.1:10911",
+            ha_address="127.0.0.1:10912",
+            role=Role(),
         )
         await registration.start()
         topics.create_for_send("orders", "TBW102", 4)

@@ -12,6 +12,7 @@ import itertools
 import logging
 from typing import NoReturn
 
+from pyromq.broker.role import Role
 from pyromq.broker.routes import Route, Routes
 from pyromq.broker.services.topic_deletion import TopicDeletion
 from pyromq.broker.state.connections import ClientConnection
@@ -28,7 +29,10 @@ logger = logging.getLogger(__name__)
 class MaintenanceHandlers:
     """Cleans up on request."""
 
-    def __init__(self, store: MessageStore, topics: TopicTable, deletion: TopicDeletion) -> None:
+    def __init__(
+        self, store: MessageStore, topics: TopicTable, deletion: TopicDeletion, role: Role
+    ) -> None:
+        self._role = role
         self._store = store
         self._topics = topics
         self._deletion = deletion
@@ -66,7 +70,12 @@ class MaintenanceHandlers:
     async def clean_unused_topics(
         self, connection: ClientConnection, request: RemotingCommand
     ) -> RemotingCommand:
-        """CLEAN_UNUSED_TOPIC: remove the queues of topics that no longer exist."""
+        """CLEAN_UNUSED_TOPIC: remove the queues of topics that no longer exist.
+
+        A replica removes none: messages of a topic may arrive before its configuration does.
+        """
+        if self._role.is_replica:
+            return request.answer(remark="nothing removed: this broker is a replica")
         unused = [
             topic
             for topic in self._store.queue_counts()

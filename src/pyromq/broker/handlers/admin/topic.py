@@ -46,7 +46,7 @@ class TopicAdminHandlers:
         self._offsets = offsets
         self._deletion = deletion
         self._announced = parts.announced
-        self._is_replica = parts.is_replica
+        self._role = parts.role
         self._all_topics = SharedBody(
             lambda: lane.run(topics.snapshot().encode), lambda: topics.data_version
         )
@@ -151,10 +151,10 @@ class TopicAdminHandlers:
         return request.answer(body=await self._all_offsets.get())
 
     def _refuse_on_replica(self) -> None:
-        if self._is_replica:
+        if self._role.is_replica:
             raise RequestError(
                 ResponseCode.SYSTEM_ERROR,
-                "this broker is a replica: change topics and groups on its master",
+                "Can't modify topic or subscription group from slave broker: use its master",
             )
 
     def _refuse_bad_topic(self, topic: str) -> None:

@@ -61,12 +61,12 @@ async def test_settings_that_need_a_restart_are_named(handlers: ConfigAdminHandl
 
 
 async def test_settings_without_effect_are_named(handlers: ConfigAdminHandlers) -> None:
-    answer = await update(handlers, b"maxMessageSize=12000\nslaveTimeout=1")
+    answer = await update(handlers, b"maxMessageSize=12000\ndebugLockEnable=true")
 
     assert answer.code == ResponseCode.SUCCESS
     assert answer.remark == (
-        "saved; needs a restart: maxMessageSize; slaveTimeout=1 has no effect: there is no "
-        "replication"
+        "saved; needs a restart: maxMessageSize; debugLockEnable=true has no effect: "
+        "one thread appends to the log; there is no put lock"
     )
 
 

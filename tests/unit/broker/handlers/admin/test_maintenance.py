@@ -29,7 +29,7 @@ async def assembled(tmp_path: Path) -> AsyncIterator[AssembledBroker]:
 def handlers(assembled: AssembledBroker) -> MaintenanceHandlers:
     deleted = assembled.tables.deleted_topics
     deletion = TopicDeletion(assembled.topics, assembled.offsets, deleted, assembled.store)
-    return MaintenanceHandlers(assembled.store, assembled.topics, deletion)
+    return MaintenanceHandlers(assembled.store, assembled.topics, deletion, assembled.parts.role)
 
 
 def put(assembled: AssembledBroker, topic: str) -> None:
