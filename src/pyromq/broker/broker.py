@@ -29,14 +29,15 @@ from pyromq.broker.assembly import Assembly, assemble
 from pyromq.broker.config import MASTER_ID, BrokerConfig
 from pyromq.broker.hooks import Hooks
 from pyromq.broker.parts import build_parts
-from pyromq.broker.replication_part import ReplicationPart
 from pyromq.broker.role import Role, RoleError
 from pyromq.broker.role_switch import RoleSwitch
 from pyromq.broker.services.delay import DelayService
 from pyromq.broker.services.flow_control import Lanes
 from pyromq.broker.services.long_poll import LongPoll
+from pyromq.broker.services.metadata_sync import MetadataSync
 from pyromq.broker.services.promotion import PromotedBroker, Promotion
 from pyromq.broker.services.registration import Registration
+from pyromq.broker.services.replication import BrokerReplication
 from pyromq.broker.services.stats import SAMPLE_SECONDS
 from pyromq.broker.services.transaction_check import TransactionCheck
 from pyromq.broker.state.tables import BrokerTables
@@ -76,13 +77,19 @@ class Broker:
         hooks: Hooks | None = None,
         store_factory: StoreFactory = MessageStore,
         config_file: Path | None = None,
+        on_failure: Callable[[str], None] | None = None,
     ) -> None:
         """`store_factory` builds the store; other engines must pass tests/contract.
 
         `config_file` is the file that the settings were read from; changes are saved there.
+        `on_failure` gets the reason if the broker cannot do its job any more, and should stop it:
+        a replica whose log is not its master's. Without it the broker leaves the network.
         """
         self._config = config
         self._config_file = config_file
+        self._on_failure = on_failure
+        #: Why the broker cannot do its job any more.
+        self.failure: str | None = None
         self._hooks = hooks
         self._store_factory = store_factory
         self._store_config = store_config
@@ -100,12 +107,14 @@ class Broker:
         self._client = RemotingClient(connect_timeout=config.connect_timeout_millis / 1000)
         self._registration: Registration | None = None
         self._role_switch: RoleSwitch | None = None
-        #: Copies the log; None for a broker that runs alone.
-        self._replication: ReplicationPart | None = None
+        #: Copies the log to replicas, or from a master; None before the start.
+        self.replication: BrokerReplication | None = None
         self._servers: list[RemotingServer] = []
         #: The bound replication port, from the start to the stop.
         self._ha_socket: socket.socket | None = None
         self._periodic = PeriodicTasks()
+        #: Drops all connections after a failure.
+        self._leaving: asyncio.Task[None] | None = None
         self._port = config.listen_port
 
     @property
@@ -137,16 +146,16 @@ class Broker:
         store = self._start_store(store_host)
         await store.retention.check_disk()
         self._registration = registration = self._build_registration()
+        replication = await self._build_replication(store, registration)
         assembly = self._assemble(store, store_host, registration)
-        self._role_switch = RoleSwitch(assembly, registration, self._replication)
+        self._role_switch = RoleSwitch(assembly, registration, replication)
         await self._role_switch.load()
         self.long_poll.start()
         for server in self._servers:
             await server.start(assembly.service)
         self._role_switch.start()
         await registration.start()
-        if self._replication is not None:
-            await self._replication.start()
+        await replication.start()
         self._start_periodic_work(store, assembly)
 
     async def stop(self) -> None:
@@ -165,8 +174,8 @@ class Broker:
                 )
             )
             self.long_poll.stop()
-        if self._replication is not None:
-            await self._replication.stop()
+        if self.replication is not None:
+            await self.replication.stop()
         await asyncio.gather(*(server.stop() for server in self._servers))
         self._close_ha_socket()
         if assembly is not None:
@@ -187,6 +196,8 @@ class Broker:
                 connection.abort()
         await asyncio.gather(*(server.stop() for server in self._servers))
         self._close_ha_socket()
+        if self.replication is not None:
+            await self.replication.stop()
         if self._registration is not None:
             await self._registration.stop(unregister=False)
             self._registration = None
@@ -224,7 +235,7 @@ class Broker:
                     self._store_config.ha_master_address, registration.master_ha_address
                 ),
                 is_following=lambda: (
-                    self._replication is not None and self._replication.is_following()
+                    self.replication is not None and self.replication.is_following()
                 ),
                 become_master=self.become_master,
                 log_end=lambda: store.max_physical_offset,
@@ -255,6 +266,38 @@ class Broker:
         tables.topics.adopt(store.queue_counts())
         tables.offsets.forget_other_topics(tables.topics)
         return store
+
+    async def _build_replication(
+        self, store: MessageStore, registration: Registration
+    ) -> BrokerReplication:
+        self.replication = replication = BrokerReplication(
+            store,
+            self.role,
+            registration,
+            self._client,
+            MetadataSync(
+                self._config,
+                self.tables,
+                store,
+                self._client,
+                master_address=lambda: registration.master_address,
+                own_address=self.address,
+            ),
+            broker_name=self._config.broker_name,
+            on_stop=self._replication_stopped,
+        )
+        assert self._ha_socket is not None
+        bound, self._ha_socket = self._ha_socket, None
+        await replication.listen(bound)
+        return replication
+
+    def _replication_stopped(self, reason: str) -> None:
+        """Stop: what this replica serves is not, or no longer, what its master has."""
+        self.failure = reason
+        if self._on_failure is not None:
+            self._on_failure(reason)
+        else:
+            self._leaving = asyncio.get_running_loop().create_task(self.cut_off())
 
     def _build_registration(self) -> Registration:
         return Registration(

@@ -98,7 +98,10 @@ async def start_broker(
 ) -> Broker:
     """Start a broker and announce it with its boot line."""
     server = Broker(
-        loaded.broker, loaded.store, config_file=Path(config_file) if config_file else None
+        loaded.broker,
+        loaded.store,
+        config_file=Path(config_file) if config_file else None,
+        on_failure=lambda reason: servers.stop(click.ClickException(f"broker stopped: {reason}")),
     )
     await servers.start("broker", server, other_port, failures=(PersistenceError, StoreError))
     line = (
