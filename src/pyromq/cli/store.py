@@ -1,9 +1,13 @@
-"""`pyromq store`: inspect, check and rebuild the files of a broker's store."""
+"""`pyromq store`: inspect, check, rebuild and truncate the files of a broker's store."""
 
 from __future__ import annotations
 
+import contextlib
+import logging
+from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
+from typing import Final
 
 import click
 import orjson
@@ -16,8 +20,16 @@ from pyromq.protocol.java.properties import parse_properties
 from pyromq.store.config import MessageStoreConfig
 from pyromq.store.index.file import IndexFileError
 from pyromq.store.offline.check import check_store, guess_config, is_unclean
-from pyromq.store.offline.dump import DumpError, StoreFile, StoreFileKind, describe
+from pyromq.store.offline.dump import (
+    DumpError,
+    StoreFile,
+    StoreFileKind,
+    describe,
+    format_time,
+)
 from pyromq.store.offline.rebuild import rebuild_store
+from pyromq.store.offline.truncate import truncate_store
+from pyromq.store.offline.truncate_plan import Truncation
 from pyromq.store.results import StoreError
 
 _KINDS = (
@@ -29,11 +41,14 @@ _KINDS = (
     "json",
     "abort",
 )
+#: Queues, and values of a table, that `truncate` lists.
+_MAX_LISTED: Final = 20
+_FILE_LOGGERS: Final = ("pyromq.store.log.segments", "pyromq.store.index.index")
 
 
 @click.group(cls=HelpfulGroup)
 def store() -> None:
-    """Inspect, check and rebuild the files of a broker's store."""
+    """Inspect, check, rebuild and truncate the files of a broker's store."""
 
 
 @store.command()
@@ -170,6 +185,113 @@ def rebuild(directory: Path, config_file: Path | None, queues: bool, index: bool
         f"{directory}: log from {rebuilt.log_begin} to {rebuilt.log_end}; {rebuilt.queues} consume "
         f"queues with {rebuilt.entries} entries, {rebuilt.keys} keys in the index"
     )
+
+
+@store.command()
+@click.argument("directory", type=click.Path(path_type=Path))
+@click.option(
+    "--to",
+    "offset",
+    type=click.IntRange(0),
+    required=True,
+    metavar="OFFSET",
+    help="Cut everything from this physical offset on. A record must start or end there.",
+)
+@click.option("--apply", is_flag=True, help="Truncate the log. Without it, nothing is changed.")
+@click.option(
+    "--backup",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Write the backup below this directory.  [default: beside DIRECTORY]",
+)
+@store_config_option
+def truncate(
+    directory: Path, offset: int, apply: bool, backup: Path | None, config_file: Path | None
+) -> None:
+    """Truncate the commit log of the store in DIRECTORY to an offset.
+
+    For a replica, or an old master that returns as one, whose log differs from that of its master
+    or is longer: started as a replica, it follows from OFFSET. The broker must be stopped.
+
+    Prints which messages, consume-queue entries and index files are cut, and which consumer
+    offsets and delay progress are reduced to the new ends of their queues. With --apply, all of
+    it is first copied to a new directory, DIRECTORY.truncated-OFFSET-TIME. A killed run is
+    completed by running the command again.
+
+    \b
+    Examples
+        pyromq store truncate data --to 1073741824
+        pyromq store truncate data --to 1073741824 --apply -c broker.conf
+    """
+    _require_directory(directory)
+    config = _load_config(config_file, directory) if config_file else guess_config(directory)
+    try:
+        with _without_lines_about_files(), byte_progress() as progress:
+            task = progress.add_task("reading the log", total=None)
+            plan = truncate_store(
+                config,
+                offset,
+                apply=apply,
+                backup_directory=backup,
+                on_progress=lambda done, total: progress.update(task, completed=done, total=total),
+            )
+    except (StoreError, OSError) as error:
+        raise click.ClickException(str(error)) from error
+    for line in _describe_truncation(directory, plan):
+        click.echo(line)
+    if not plan.is_needed:
+        click.echo(f"{directory}: nothing to do")
+    elif not apply:
+        click.echo(f"{directory}: nothing was changed; add --apply to truncate the log")
+    else:
+        if plan.needs_backup:
+            click.echo(f"backup: {plan.backup}")
+        click.echo(f"{directory}: the log now ends at {plan.offset}")
+
+
+@contextlib.contextmanager
+def _without_lines_about_files() -> Iterator[None]:
+    """Drop the log lines about each file of a queue or the index that is removed."""
+    loggers = [logging.getLogger(name) for name in _FILE_LOGGERS]
+    levels = [logger.level for logger in loggers]
+    try:
+        for logger in loggers:
+            logger.setLevel(logging.ERROR)
+        yield
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
+
+
+def _describe_truncation(directory: Path, plan: Truncation) -> Iterator[str]:
+    yield f"{directory}: log from {plan.log_begin} to {plan.log_end}"
+    if plan.size:
+        yield f"cut: {plan.size} bytes from {plan.offset} on, {plan.messages} messages" + (
+            f" stored from {format_time(plan.first_timestamp)} to "
+            f"{format_time(plan.last_timestamp)}"
+            if plan.messages
+            else ""
+        )
+    if plan.data_end > plan.log_end:
+        yield f"cut: {plan.data_end - plan.log_end} bytes after the log's end, not valid records"
+    queues = [
+        f"{cut.topic} queue {cut.queue_id}: {cut.entries} entries, ends at {cut.end}"
+        for cut in plan.queues
+    ]
+    yield from _listed(queues, "queues")
+    if plan.index_files:
+        yield f"key index: {plan.index_files} files are built again without the cut messages"
+    for edit in plan.tables:
+        changes = [
+            f"{edit.path.name}: {change.name} from {change.before} to {change.after}"
+            for change in edit.changes
+        ]
+        yield from _listed(changes, f"values of {edit.path.name}")
+
+
+def _listed(lines: list[str], kind: str) -> Iterator[str]:
+    yield from lines[:_MAX_LISTED]
+    if len(lines) > _MAX_LISTED:
+        yield f"... and {len(lines) - _MAX_LISTED} more {kind}"
 
 
 def _require_directory(directory: Path) -> None:

@@ -10,7 +10,7 @@ from click.testing import CliRunner, Result
 from pyromq.cli.store import store
 from pyromq.protocol.message.units import CONSUME_QUEUE_ENTRY
 from tests.support.patience import wait_until
-from tests.support.stores import TOPIC, open_store, put
+from tests.support.stores import TOPIC, log_records, open_store, put
 
 
 def invoke(*arguments: str) -> Result:
@@ -124,16 +124,103 @@ def test_rebuilding_queues_or_index_only(root: Path) -> None:
     assert CliRunner().invoke(store, ["check", str(root)]).exit_code == 0
 
 
-@pytest.mark.parametrize("command", ["check", "rebuild"])
-def test_a_missing_directory(command: str, tmp_path: Path) -> None:
-    result = CliRunner().invoke(store, [command, str(tmp_path / "nowhere")])
+@pytest.mark.parametrize("command", [["check"], ["rebuild"], ["truncate", "--to", "0"]])
+def test_a_missing_directory(command: list[str], tmp_path: Path) -> None:
+    result = CliRunner().invoke(store, [*command, str(tmp_path / "nowhere")])
     assert result.exit_code == 1
     assert "is not a directory" in result.stderr
 
 
-def test_a_running_store_is_not_rebuilt(root: Path) -> None:
+@pytest.mark.parametrize("command", [["rebuild"], ["truncate", "--to", "0"]])
+def test_a_running_store_is_not_changed(command: list[str], root: Path) -> None:
     running = open_store(root)
-    result = CliRunner().invoke(store, ["rebuild", str(root)])
+    result = CliRunner().invoke(store, [*command, str(root)])
     running.stop()
     assert result.exit_code == 1
     assert "in use by another broker" in result.stderr
+
+
+def truncate(root: Path, *arguments: str) -> Result:
+    return CliRunner().invoke(store, ["truncate", str(root), *arguments])
+
+
+@pytest.fixture
+def places(root: Path) -> list[int]:
+    """Where the records start, and the end of the log."""
+    reopened = open_store(root)
+    records = log_records(reopened)
+    reopened.stop()
+    (root / "config").mkdir()
+    (root / "config" / "consumerOffset.json").write_text(
+        f'{{"offsetTable":{{"{TOPIC}@g":{{0:15,1:3}}}}}}'
+    )
+    return [*(r.physical_offset for r in records), records[-1].physical_offset + records[-1].size]
+
+
+def test_truncating(root: Path, places: list[int], tmp_path: Path) -> None:
+    offset, end = places[20], places[-1]
+    result = truncate(root, "--to", str(offset))
+    assert result.exit_code == 0
+    lines = result.stdout.splitlines()
+    assert lines[0] == f"{root}: log from 0 to {end}"
+    assert lines[1].startswith(f"cut: {end - offset} bytes from {offset} on, 10 messages stored")
+    assert lines[2:] == [
+        f"{TOPIC} queue 0: 5 entries, ends at 10",
+        f"{TOPIC} queue 1: 5 entries, ends at 10",
+        "key index: 1 files are built again without the cut messages",
+        f"consumerOffset.json: {TOPIC}@g queue 0 from 15 to 10",
+        f"{root}: nothing was changed; add --apply to truncate the log",
+    ]
+    assert list(tmp_path.iterdir()) == [root]
+    backups = tmp_path / "backups"
+    result = truncate(root, "--to", str(offset), "--apply", "--backup", str(backups))
+    assert result.exit_code == 0
+    assert result.stderr == ""
+    (backup,) = backups.iterdir()
+    assert result.stdout.splitlines() == [
+        *lines[:-1],
+        f"backup: {backup}",
+        f"{root}: the log now ends at {offset}",
+    ]
+    assert CliRunner().invoke(store, ["check", str(root)]).exit_code == 0
+    result = truncate(root, "--to", str(offset), "--apply")
+    assert result.stdout == f"{root}: log from 0 to {offset}\n{root}: nothing to do\n"
+
+
+def test_a_truncation_inside_a_record_is_refused(root: Path, places: list[int]) -> None:
+    result = truncate(root, "--to", str(places[7] + 1), "--apply")
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert f"the nearest record boundary below is {places[7]}" in result.stderr
+    assert truncate(root).exit_code == 2
+    assert truncate(root, "--to", "-1").exit_code == 2
+
+
+def test_a_torn_end_is_shown(root: Path, places: list[int]) -> None:
+    (root / "abort").touch()
+    segment = root / "commitlog" / f"{0:020d}"
+    data = bytearray(segment.read_bytes())
+    data[places[-1] : places[-1] + 5] = b"stray"
+    segment.write_bytes(data)
+    result = truncate(root, "--to", str(places[-1]))
+    assert result.stdout.splitlines()[1] == "cut: 5 bytes after the log's end, not valid records"
+
+
+def test_a_long_list_is_cut(tmp_path: Path) -> None:
+    written = open_store(tmp_path / "data")
+    for number in range(25):
+        put(written, queue_id=number)
+    written.seal()
+    written.stop()
+    lines = truncate(tmp_path / "data", "--to", "0").stdout.splitlines()
+    assert sum("entries, ends at 0" in line for line in lines) == 20
+    assert "... and 5 more queues" in lines
+
+
+def test_truncating_uses_the_settings_of_a_file(
+    root: Path, places: list[int], tmp_path: Path
+) -> None:
+    settings = tmp_path / "broker.conf"
+    settings.write_text("mappedFileSizeCommitLog=131072\n")
+    result = truncate(root, "--to", str(places[3]), "-c", str(settings))
+    assert result.exit_code == 1
+    assert "has 65536 bytes, not 131072" in result.stderr

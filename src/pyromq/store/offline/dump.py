@@ -362,7 +362,7 @@ def _describe_message(item: Item) -> str:
         [
             f"{item['physicalOffset']} +{item['size']}",
             f"{item['topic']}:{item['queueId']} #{item['queueOffset']}",
-            _time(item["storeTimestamp"]),
+            format_time(item["storeTimestamp"]),
             f"from {item['bornHost']}",
             f"[{properties!s}]",
             *problems,
@@ -429,11 +429,12 @@ def _text_of(body: bytes) -> tuple[str, str]:
 
 def _with_time(name: str, value: object) -> str:
     if name.endswith("Timestamp") and isinstance(value, int):
-        return f"{value} ({_time(value)})" if value else "0 (never)"
+        return f"{value} ({format_time(value)})" if value else "0 (never)"
     return str(value)
 
 
-def _time(milliseconds: int) -> str:
+def format_time(milliseconds: int) -> str:
+    """Format a store timestamp in UTC."""
     try:
         moment = datetime.fromtimestamp(milliseconds / 1000, UTC)
     except (ValueError, OverflowError, OSError):

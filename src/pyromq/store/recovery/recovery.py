@@ -132,7 +132,7 @@ def _start_after_crash(
     checkpoint: int,
 ) -> _Start:
     files = log.segments.files
-    first = _first_unsafe_segment(log, checkpoint)
+    first = first_unsafe_segment(log, checkpoint)
     restorer.prepare(damaged, keep_below=files[first].base)
     last_known = _last_known_segment(log, restorer)
     if last_known < first - 1:
@@ -148,7 +148,7 @@ def _last_known_segment(log: CommitLog, restorer: _QueueRestorer) -> int:
     return known // log.segments.segment_size
 
 
-def _first_unsafe_segment(log: CommitLog, checkpoint: int) -> int:
+def first_unsafe_segment(log: CommitLog, checkpoint: int) -> int:
     """Return the index of the newest segment that started at or before the checkpoint."""
     files = log.segments.files
     for index in range(len(files) - 1, 0, -1):
