@@ -35,15 +35,12 @@ from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from types import TracebackType
-from typing import Any, Final, NamedTuple, Self, TypeVar
+from typing import Any, Final, NamedTuple, Self
 
 _READ_SIZE: Final = 1 << 16
 _CALL_SECONDS: Final = 30.0
 _DRAIN_SECONDS: Final = 5.0
 _RESET_ON_CLOSE: Final = struct.pack("ii", 1, 0)
-
-Result = TypeVar("Result")
 
 
 class Direction(Enum):
@@ -333,12 +330,7 @@ class Proxy:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -349,7 +341,7 @@ class Proxy:
 
     @property
     def connections(self) -> int:
-        """How many connections there were, refused ones not counted."""
+        """How many connections there were, without refused ones."""
         return len(self._connections)
 
     @property
@@ -433,8 +425,8 @@ class Proxy:
                 elif direction in directions:
                     pump.flowing.set()
 
-    def _call(self, work: Coroutine[Any, Any, Result]) -> Result:
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result(_CALL_SECONDS)
+    def _call(self, work: Coroutine[Any, Any, None]) -> None:
+        asyncio.run_coroutine_threadsafe(work, self._loop).result(_CALL_SECONDS)
 
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)
@@ -514,14 +506,14 @@ class _Connection:
         self._server = socket.socket()
         self._server.setblocking(False)
         self._target = target
+        self._ended = asyncio.Event()
         self._cut: asyncio.Future[Cut] = asyncio.get_running_loop().create_future()
 
     async def cut(self, *, reset: bool) -> None:
-        """End the connection and wait for that."""
+        """End the connection; return when RST or FIN was sent."""
         if not self._cut.done():
             self._cut.set_result(Cut(0, reset))
-        if self.task is not None:
-            await asyncio.wait([self.task])
+        await self._ended.wait()
 
     async def serve(self) -> None:
         """Forward both directions until both end, or one is cut or fails."""
@@ -530,9 +522,13 @@ class _Connection:
             if await self._connect():
                 reset = await self._forward()
         finally:
-            self.is_live = False
             for each in (self._client, self._server):
                 _close(each, reset=reset)
+            self._end()
+
+    def _end(self) -> None:
+        self.is_live = False
+        self._ended.set()
 
     async def _connect(self) -> bool:
         for each in (self._client, self._server):
@@ -577,6 +573,7 @@ class _Connection:
             async with asyncio.timeout(_DRAIN_SECONDS):
                 for each in (self._client, self._server):
                     each.shutdown(socket.SHUT_WR)
+                self._end()
                 for each in (self._client, self._server):
                     while await asyncio.get_running_loop().sock_recv(each, _READ_SIZE):
                         pass
