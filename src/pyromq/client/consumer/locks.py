@@ -15,8 +15,7 @@ from dataclasses import replace
 from typing import Final
 
 from pyromq.client.consumer.queue_access import name_of
-from pyromq.client.errors import ClientError, TopicNotFoundError, reading_answer
-from pyromq.client.session.routes import MASTER_ID
+from pyromq.client.errors import ClientError, reading_answer
 from pyromq.client.session.session import Session
 from pyromq.protocol.wire.bodies import (
     LOCK_ENDS_WITH_CONNECTION,
@@ -79,9 +78,9 @@ class QueueLocks:
 
     async def _address(self, queue: MessageQueue) -> str:
         route = await self._session.routes.get(self._session.wrap(queue.topic))
-        address = route.addresses.get(queue.broker_name, {}).get(MASTER_ID)
+        address = route.master_of(queue.broker_name)
         if address is None:
-            raise TopicNotFoundError(queue.topic, f"broker {queue.broker_name!r} has no master")
+            raise route.no_master(queue.topic, queue.broker_name)
         return address
 
     async def _by_address(

@@ -121,7 +121,10 @@ class PushConsumer(Client):
             self._subscriptions[self._retry_topic] = TopicSubscription(Subscription())
         requests = ClientRequests(self, client_settings.namespace)
         self._session = session = Session(
-            client_settings, self._describe, handlers=requests.handlers()
+            client_settings,
+            self._describe,
+            handlers=requests.handlers(),
+            on_return=lambda address: access.broker_returned(address),
         )
         self.hooks = Hooks(client_settings.hooks)
         self._trace = message_trace(
