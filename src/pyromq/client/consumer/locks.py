@@ -31,6 +31,8 @@ from pyromq.remoting.client import RemotingError
 logger = logging.getLogger(__name__)
 
 RENEW_SECONDS: Final = 20.0
+#: The same while a broker does not renew them.
+RETRY_SECONDS: Final = 3.0
 VALID_SECONDS: Final = 30.0
 #: Brokers refuse requests that name more queues than they allow.
 _MAX_QUEUES_PER_REQUEST: Final = 1000

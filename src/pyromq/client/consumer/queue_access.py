@@ -73,7 +73,7 @@ from pyromq.protocol.wire.headers import (
     SearchOffsetResponseHeader,
     UpdateConsumerOffsetRequestHeader,
 )
-from pyromq.remoting.client import RemotingConnectError, RemotingError, RemotingTimeoutError
+from pyromq.remoting.client import RemotingError, RemotingTimeoutError
 
 logger = logging.getLogger(__name__)
 
@@ -139,8 +139,8 @@ class QueueAccess:
 
         If there is none yet, the broker holds the request for up to `wait` seconds. Masters
         commit `commit_offset` along the way if it equals `offset` or if they are pyromq's. The
-        first commit of a topic is sent as a request of its own before the pull. A master that
-        cannot be connected to is replaced by a replica at once.
+        first commit of a topic is sent as a request of its own before the pull. A master whose
+        connection fails is replaced by a replica at once.
         """
         session = self._session
         route = await self._route_to(queue)
@@ -311,15 +311,13 @@ class QueueAccess:
         self, route: TopicRoute, queue: MessageQueue, address: str, error: Exception
     ) -> bool:
         """Note a broker that is away; return whether to pull from another one at once."""
-        if len(route.addresses[queue.broker_name]) == 1 or not isinstance(
-            error, RemotingConnectError | RemotingTimeoutError
-        ):
+        if len(route.addresses[queue.broker_name]) == 1 or not isinstance(error, RemotingError):
             return False
         away = self._session.away
         away.add(address, error)
-        # After a timeout the caller has waited long enough.
         return (
-            isinstance(error, RemotingConnectError)
+            # After a timeout the caller has waited long enough.
+            not isinstance(error, RemotingTimeoutError)
             and address == route.master_of(queue.broker_name)
             and address != route.place_of(queue.broker_name, away=away)[0]
         )
