@@ -36,7 +36,7 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from tests.support.downloads import download
 from tests.support.patience import PATIENT_PROPERTIES
@@ -249,11 +249,11 @@ class ApacheRocketMQ:
         wanted = f'"{self.broker_address}"'.encode() if self._runs_broker else b""
         while True:
             # Nothing is no answer: a broker that begins before its NameServer registers 10 s later.
-            known = _cluster_info(self.namesrv_address)
+            known = cluster_info(self.namesrv_address)
             if (
                 known
                 and wanted in known
-                and (not self._runs_broker or _accepts(self.broker_address))
+                and (not self._runs_broker or accepts(self.broker_address))
             ):
                 return
             for child in self._children:
@@ -268,6 +268,10 @@ class ApacheRocketMQ:
                     f"{self._start_timeout:g} s; logs under {self.home}:\n{self._tail()}"
                 )
             time.sleep(_REGISTRATION_POLL_SECONDS)
+
+    def has_ended(self) -> bool:
+        """Return whether one of the processes ended by itself."""
+        return any(child.process.poll() is not None for child in self._children)
 
     def stop(self, timeout: float = 30.0) -> None:
         """End the processes as an operator would (SIGTERM, broker first) and clean up."""
@@ -442,7 +446,8 @@ def _bindable(port: int) -> bool:
     return True
 
 
-def _accepts(address: str) -> bool:
+def accepts(address: str) -> bool:
+    """Return whether somebody listens at an address."""
     host, port = address.rsplit(":", 1)
     try:
         socket.create_connection((host, int(port)), timeout=1.0).close()
@@ -451,11 +456,26 @@ def _accepts(address: str) -> bool:
     return True
 
 
-def _cluster_info(address: str) -> bytes:
+def cluster_info(address: str) -> bytes:
     """Return the NameServer's answer to "which brokers are there?", empty if it gives none."""
+    try:
+        header, body = ask(address, _GET_BROKER_CLUSTER_INFO)
+    except OSError:
+        return b""
+    return body if header["code"] == 0 else b""
+
+
+def ask(
+    address: str, code: int, fields: Mapping[str, str] | None = None, timeout: float = 2.0
+) -> tuple[dict[str, Any], bytes]:
+    """Send one request on a new connection; return header and body of the response.
+
+    Raises OSError, also if the server closes the connection instead.
+    """
     header = json.dumps(
         {
-            "code": _GET_BROKER_CLUSTER_INFO,
+            "code": code,
+            "extFields": dict(fields or {}),
             "language": "PYTHON",
             "version": 407,
             "opaque": 1,
@@ -464,11 +484,14 @@ def _cluster_info(address: str) -> bytes:
         }
     ).encode()
     host, port = address.rsplit(":", 1)
-    try:
-        with socket.create_connection((host, int(port)), timeout=2.0) as connection:
-            connection.sendall(struct.pack(">II", 4 + len(header), len(header)) + header)
-            with connection.makefile("rb") as answer:
-                (length,) = struct.unpack(">I", answer.read(4))
-                return answer.read(length)
-    except (OSError, struct.error):
-        return b""
+    with socket.create_connection((host, int(port)), timeout=timeout) as connection:
+        connection.sendall(struct.pack(">II", 4 + len(header), len(header)) + header)
+        with connection.makefile("rb") as answer:
+            prefix = answer.read(8)
+            if len(prefix) < 8:
+                raise ConnectionError(f"{address} closed the connection instead of a response")
+            total, length = struct.unpack(">II", prefix)
+            content = answer.read(total - 4)
+    if len(content) < total - 4:
+        raise ConnectionError(f"{address} closed the connection within a response")
+    return json.loads(content[:length]), content[length:]

@@ -1,0 +1,152 @@
+"""Compares the stores of a pair: commit logs byte for byte, consume queues entry by entry.
+
+    assert_same_logs(master.store, replica.store)
+
+Compared is the range that both logs have: a Java replica that was empty lacks the segments before
+the newest one of that time. The brokers must have stopped, or at least rest: a log is read while
+nothing appends to it. Called by tests, on any thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+from typing import Final
+
+from pyromq.protocol.message.record import (
+    BLANK,
+    BLANK_MAGIC,
+    BLANK_SIZE,
+    MESSAGE_MAGIC,
+    RecordError,
+    decode_record,
+)
+from pyromq.store.offline.check_files import SegmentFiles
+from pyromq.store.offline.compare import Difference, Span, compare_queues
+
+_PIECE_SIZE: Final = 1 << 20
+_MAX_DIFFERENCES: Final = 10
+
+
+@dataclass
+class Comparison:
+    """Where two logs begin and end, and how they differ."""
+
+    begins: tuple[int, int]
+    ends: tuple[int, int]
+    #: Records in the range that both have.
+    records: int = 0
+    #: Differences as text, the first of the log and the first ones of the queues.
+    differences: list[str] = field(default_factory=list)
+
+
+def assert_same_logs(first: Path, second: Path) -> Comparison:
+    """Fail with the first differences unless two stores agree; return what was compared."""
+    found = compare_logs(first, second)
+    assert not found.differences, (
+        f"{first} and {second} differ: logs {found.begins} to {found.ends}\n"
+        + "\n".join(found.differences)
+    )
+    return found
+
+
+def compare_logs(first: Path, second: Path) -> Comparison:
+    """Compare two store directories."""
+    logs = [_Log(directory / "commitlog") for directory in (first, second)]
+    found = Comparison((logs[0].begin, logs[1].begin), (logs[0].end, logs[1].end))
+    for log in logs:
+        found.differences += log.problems
+    if len({log.files.segment_size for log in logs} - {0}) > 1:
+        sizes = [log.files.segment_size for log in logs]
+        found.differences.append(f"segments have {sizes[0]} and {sizes[1]} bytes")
+        return found
+    begin, end = max(found.begins), min(found.ends)
+    found.records = sum(begin <= offset < end for offset in logs[0].records)
+    if (place := _first_difference(logs[0].files, logs[1].files, begin, end)) is not None:
+        found.differences.append(
+            f"the logs differ at offset {place}:\n  {logs[0].describe(place)}\n"
+            f"  {logs[1].describe(place)}"
+        )
+    if found.ends[0] != found.ends[1]:
+        longer = logs[0] if found.ends[0] > found.ends[1] else logs[1]
+        found.differences.append(
+            f"the logs end at {found.ends[0]} and {found.ends[1]}; more: {longer.describe(end)}"
+        )
+    found.differences += [str(each) for each in islice(_queues(logs, end), _MAX_DIFFERENCES)]
+    return found
+
+
+def _queues(logs: list[_Log], end: int) -> Iterator[Difference]:
+    """Compare the queues; what the log that begins later has, both must have."""
+    later, earlier = sorted(logs, key=lambda log: log.begin, reverse=True)
+    span = Span(later.begin, end, end, may_move=False)
+    return compare_queues(
+        later.directory.with_name("consumequeue"), earlier.directory.with_name("consumequeue"), span
+    )
+
+
+def _first_difference(
+    first: SegmentFiles, second: SegmentFiles, begin: int, end: int
+) -> int | None:
+    while begin < end:
+        size = min(_PIECE_SIZE, end - begin)
+        # Neither crosses the end of a segment, and segments have the same size.
+        ours, theirs = first.read(begin, size), second.read(begin, size)
+        if ours != theirs:
+            for place, (one, other) in enumerate(zip(ours, theirs, strict=False)):
+                if one != other:
+                    return begin + place
+            return begin + min(len(ours), len(theirs))
+        if not ours:
+            return begin
+        begin += len(ours)
+    return None
+
+
+class _Log:
+    """The files of a log, and where its records are."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.files = SegmentFiles(directory, 0)
+        self.problems = [str(violation) for violation in self.files.load()]
+        self.begin = self.files.first_offset
+        #: Offsets of all records, also of those that fill up a segment.
+        self.records = list(self._walk())
+
+    def _walk(self) -> Iterator[int]:
+        self.end = self.begin
+        for base in self.files.bases:
+            if self.end != base:
+                return
+            content = memoryview(self.files.read(base, self.files.segment_size))
+            position = 0
+            while position + BLANK_SIZE <= len(content):
+                size, magic = BLANK.unpack_from(content, position)
+                if magic not in (MESSAGE_MAGIC, BLANK_MAGIC):
+                    break
+                if not BLANK_SIZE <= size <= len(content) - position:
+                    break
+                yield base + position
+                position += size
+            self.end = base + position
+
+    def describe(self, offset: int) -> str:
+        """Return the record at an offset of the log, or around it."""
+        start = max((place for place in self.records if place <= offset), default=None)
+        if start is None or offset >= self.end:
+            return f"{self.directory}: nothing"
+        data = self.files.read(start, self.files.segment_size)
+        size, magic = BLANK.unpack_from(data)
+        if magic == BLANK_MAGIC:
+            return f"{self.directory}: blank record at {start}, {size} bytes"
+        try:
+            record = decode_record(data[:size])
+        except RecordError as error:
+            return f"{self.directory}: record at {start}, {size} bytes, damaged: {error}"
+        return (
+            f"{self.directory}: record at {start}, {size} bytes, {record.topic} queue "
+            f"{record.queue_id} offset {record.queue_offset}, byte {offset - start} of it"
+        )
