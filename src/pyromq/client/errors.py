@@ -47,6 +47,22 @@ class TopicNotFoundError(ClientError):
         self.topic = topic
 
 
+class NoMasterError(TopicNotFoundError):
+    """A topic's brokers have no master at present, and only a master can do what was asked."""
+
+    def __init__(self, topic: str, brokers: Mapping[str, Mapping[int, str]]) -> None:
+        """Take the addresses of the replicas that are left, by broker name and broker id."""
+        ClientError.__init__(
+            self,
+            f"topic {topic!r}: "
+            + "; ".join(
+                f"{name} has no master{_only_replicas(ids)}"
+                for name, ids in sorted(brokers.items())
+            ),
+        )
+        self.topic = topic
+
+
 class UnreadableBodyError(ClientError, ValueError):
     """The body of a received message cannot be decompressed; `raw_body` holds the stored bytes."""
 
@@ -94,6 +110,13 @@ def reading_answer(address: str) -> Iterator[None]:
         yield
     except ValueError as error:
         raise AnswerError(address, error) from error
+
+
+def _only_replicas(ids: Mapping[int, str]) -> str:
+    if not ids:
+        return ""
+    named = ", ".join(f"{ids[key]} (id {key})" for key in sorted(ids))
+    return f": only replica{'s' if len(ids) > 1 else ''} {named}"
 
 
 def _code_name(code: int) -> str:

@@ -39,9 +39,12 @@ HOST = encode_host("127.0.0.1", 10911)
 class FakeBroker:
     """A NameServer and a broker on one port."""
 
-    def __init__(self, cluster: FakeCluster, name: str) -> None:
+    def __init__(self, cluster: FakeCluster, name: str, broker_id: int = 0) -> None:
         self.cluster = cluster
         self.name = name
+        self.broker_id = broker_id
+        #: Whether NameServers know it.
+        self.is_listed = True
         self.requests: list[RemotingCommand] = []
         #: What clients answered to what was pushed to them.
         self.answers: list[RemotingCommand] = []
@@ -61,9 +64,15 @@ class FakeBroker:
         self.arrived = asyncio.Condition()
         self.writers: list[asyncio.StreamWriter] = []
 
-    async def start(self) -> None:
-        self.server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+    async def start(self, port: int = 0) -> None:
+        self.server = await asyncio.start_server(self._serve, "127.0.0.1", port)
         self.address = f"127.0.0.1:{self.server.sockets[0].getsockname()[1]}"
+
+    async def restart(self) -> None:
+        """Listen again, at the same address, without the clients that it knew."""
+        self.members.clear()
+        self.clients.clear()
+        await self.start(int(self.address.rpartition(":")[2]))
 
     async def stop(self) -> None:
         self.server.close()
@@ -150,10 +159,13 @@ class FakeBroker:
         counts = self.cluster.topics.get(topic)
         if counts is None:
             return command.answer(ResponseCode.TOPIC_NOT_EXIST, f"No topic route: {topic}")
-        brokers = [broker for broker in self.cluster.brokers if broker.name in counts]
+        brokers: dict[str, dict[int, str]] = defaultdict(dict)
+        for broker in self.cluster.brokers:
+            if broker.name in counts and broker.is_listed:
+                brokers[broker.name][broker.broker_id] = broker.address
         route = TopicRouteData(
-            [QueueData(b.name, counts[b.name], counts[b.name], perm=6) for b in brokers],
-            [BrokerData("cluster", b.name, {0: b.address}) for b in brokers],
+            [QueueData(name, counts[name], counts[name], perm=6) for name in brokers],
+            [BrokerData("cluster", name, addresses) for name, addresses in brokers.items()],
             order_topic_conf=self.cluster.order_configurations.get(topic),
         )
         return command.answer(body=route.encode(standard_json=True))
@@ -346,6 +358,20 @@ async def running_cluster(
             yield cluster
     finally:
         await cluster.stop()
+
+
+@contextlib.asynccontextmanager
+async def running_pair(
+    topics: dict[str, dict[str, int]],
+) -> AsyncIterator[tuple[FakeCluster, FakeBroker, FakeBroker]]:
+    """Run a NameServer, master `b1` and its replica, which has the same messages at once."""
+    async with running_cluster(topics, brokers=2) as cluster:
+        master = cluster.brokers[1]
+        replica = FakeBroker(cluster, master.name, 1)
+        replica.queues = master.queues
+        await replica.start()
+        cluster.brokers.append(replica)
+        yield cluster, master, replica
 
 
 @contextlib.contextmanager

@@ -39,6 +39,8 @@ class FakeOrigin:
         self.error: type[OriginError] = OriginError
         #: Brokers that are away.
         self.away: set[str] = set()
+        #: Queues of which only a replica is left.
+        self.lagging: set[Queue] = set()
         self.failing_commits = False
         self.closed = 0
         self.asked = 0
@@ -54,6 +56,11 @@ class FakeOrigin:
     def bounds(self, queues: Collection[Queue]) -> dict[Queue, Bounds]:
         self._maybe_fail()
         return {queue: self.all[queue] for queue in queues if queue in self.all}
+
+    def latest_bounds(
+        self, queues: Collection[Queue]
+    ) -> tuple[dict[Queue, Bounds], frozenset[Queue]]:
+        return self.bounds(queues), frozenset(self.lagging.intersection(queues))
 
     def offsets_at(self, timestamps: Mapping[Queue, int]) -> dict[Queue, int]:
         self._maybe_fail()

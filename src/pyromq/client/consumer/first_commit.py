@@ -34,6 +34,10 @@ class KnownOffsetTables:
         """Record that a table exists: its broker acknowledged a commit or returned an offset."""
         self._tables.add(table)
 
+    def forget(self, broker: str) -> None:
+        """Drop the tables of a broker that was away: it may have lost some of them."""
+        self._tables = {table for table in self._tables if table[0] != broker}
+
     def split_first(
         self, offsets: Mapping[_QueueT, int], table_of: Callable[[_QueueT], OffsetTable]
     ) -> tuple[dict[_QueueT, int], dict[_QueueT, int]]:

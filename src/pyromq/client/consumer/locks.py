@@ -15,8 +15,7 @@ from dataclasses import replace
 from typing import Final
 
 from pyromq.client.consumer.queue_access import name_of
-from pyromq.client.errors import ClientError, TopicNotFoundError, reading_answer
-from pyromq.client.session.routes import MASTER_ID
+from pyromq.client.errors import ClientError, reading_answer
 from pyromq.client.session.session import Session
 from pyromq.protocol.wire.bodies import (
     LOCK_ENDS_WITH_CONNECTION,
@@ -32,6 +31,8 @@ from pyromq.remoting.client import RemotingError
 logger = logging.getLogger(__name__)
 
 RENEW_SECONDS: Final = 20.0
+#: The same while a broker does not renew them.
+RETRY_SECONDS: Final = 3.0
 VALID_SECONDS: Final = 30.0
 #: Brokers refuse requests that name more queues than they allow.
 _MAX_QUEUES_PER_REQUEST: Final = 1000
@@ -79,9 +80,9 @@ class QueueLocks:
 
     async def _address(self, queue: MessageQueue) -> str:
         route = await self._session.routes.get(self._session.wrap(queue.topic))
-        address = route.addresses.get(queue.broker_name, {}).get(MASTER_ID)
+        address = route.master_of(queue.broker_name)
         if address is None:
-            raise TopicNotFoundError(queue.topic, f"broker {queue.broker_name!r} has no master")
+            raise route.no_master(queue.topic, queue.broker_name)
         return address
 
     async def _by_address(

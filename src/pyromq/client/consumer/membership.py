@@ -210,12 +210,15 @@ class Membership:
         self._seen[topic] = members
 
     async def _members(self, route: TopicRoute) -> list[str]:
-        """Return the group's members from the first broker that responds."""
+        """Return the group's members from the first broker that responds.
+
+        Masters are asked first. Replicas know the members too: consumers send heartbeats to all.
+        """
         header = GetConsumerListByGroupRequestHeader(consumer_group=self._group_name)
         failure: ClientError | RemotingError = ClientError(
-            f"topic {route.topic!r} has no master that could list the members of {self._group!r}"
+            f"topic {route.topic!r} has no broker that could list the members of {self._group!r}"
         )
-        for address in sorted(route.masters()):
+        for address in route.everyone():
             command = RemotingCommand(
                 RequestCode.GET_CONSUMER_LIST_BY_GROUP, ext_fields=header.encode()
             )

@@ -76,7 +76,6 @@ class RemoteOffsets:
 
     def __init__(self, access: QueueAccess) -> None:
         self._access = access
-        self._stored: dict[MessageQueue, int] = {}
         self._one_at_a_time = asyncio.Lock()
 
     async def open(self) -> None:
@@ -87,21 +86,19 @@ class RemoteOffsets:
 
     async def load(self, queue: MessageQueue) -> int | None:
         """Query the queue's broker."""
-        offset = await self._access.committed(queue)
-        if offset is not None:
-            self._stored[queue] = offset
-        return offset
+        return await self._access.committed(queue)
 
     async def store(self, offsets: Mapping[MessageQueue, int]) -> None:
-        """Commit at each queue's broker, one call at a time.
+        """Commit what each queue's master does not have yet, one call at a time.
 
-        Brokers may apply commits of one queue out of order if several are in flight.
+        Brokers may apply commits of one queue out of order if several are in flight. While there
+        is only a replica, every call commits all offsets, until the master is back to take them.
         """
         async with self._one_at_a_time:
             changed = [
                 (queue, offset)
                 for queue, offset in offsets.items()
-                if self._stored.get(queue) != offset
+                if not self._access.is_stored(queue, offset)
             ]
             await asyncio.gather(*(self._store_one(queue, offset) for queue, offset in changed))
 
@@ -112,15 +109,13 @@ class RemoteOffsets:
 
     def forget(self, queue: MessageQueue) -> None:
         """Commit the next offset of this queue even if it equals the last: others may set it."""
-        self._stored.pop(queue, None)
+        self._access.forget(queue)
 
     async def _store_one(self, queue: MessageQueue, offset: int) -> None:
         try:
             await self._access.commit(queue, offset)
         except (ClientError, RemotingError) as error:
             logger.warning("commit failed: offset %d of %s: %s", offset, name_of(queue), error)
-        else:
-            self._stored[queue] = offset
 
 
 @dataclass(slots=True)

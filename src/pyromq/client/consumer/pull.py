@@ -64,7 +64,11 @@ class PullConsumer(Client):
         self._wanted_tags = self._subscription.wanted_tags()
         self._is_checked = False
         self._version = now_ms()
-        self._session = Session(Settings.of(namesrv, options), HeartbeatData)
+        self._session = Session(
+            Settings.of(namesrv, options),
+            HeartbeatData,
+            on_return=lambda address: self._access.broker_returned(address),
+        )
         self._access = QueueAccess(self._session, group)
 
     @classmethod

@@ -166,7 +166,7 @@ async def check_expressions(
             if may_be_missing:
                 continue
             raise
-        for address in sorted(route.masters()):
+        for address in route.everyone():
             command = RemotingCommand(RequestCode.CHECK_CLIENT_CONFIG, body=body.encode())
             try:
                 await session.ask(address, command)

@@ -130,7 +130,12 @@ class Targets:
                 for queue in route.write_queues
                 if (address := route.master_of(queue.broker_name)) is not None
             ]
+            if not targets and not fresh:
+                # A master may be back since the route was cached.
+                return await self.plan(topic, fresh=True)
             if not targets:
+                if route.headless():
+                    raise route.no_master(topic, *route.headless())
                 raise TopicNotFoundError(topic, "none of its brokers is writable now")
             turn = plan.turn if plan is not None else random.randrange(len(targets))  # noqa: S311
             plan = self._plans[topic] = Plan(route, topic, name, targets, turn)
@@ -218,6 +223,8 @@ class Plan:
     def target(self, queue: MessageQueue) -> Target:
         """Return the target of `queue`; raises TopicNotFoundError."""
         found = self._by_queue.get(queue)
+        if found is None and queue.broker_name in self.route.headless():
+            raise self.route.no_master(queue.topic, queue.broker_name)
         if found is None and queue in self.queues:
             raise TopicNotFoundError(
                 queue.topic,

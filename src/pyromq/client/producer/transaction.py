@@ -68,7 +68,7 @@ from pyromq.client.results import (
     TransactionResult,
     TransactionState,
 )
-from pyromq.client.session.routes import MASTER_ID, TEMPLATE_TOPIC
+from pyromq.client.session.routes import TEMPLATE_TOPIC
 from pyromq.protocol.message.message_id import decode_message_id
 from pyromq.protocol.message.properties import PRODUCER_GROUP
 from pyromq.protocol.message.record import decode_record
@@ -252,11 +252,9 @@ class TransactionProducer(Producer):
         """Send the outcome to the broker. If that fails, the broker will ask for it."""
         try:
             route = (await self._targets.plan(message.topic)).route
-            address = route.addresses.get(result.queue.broker_name, {}).get(MASTER_ID)
+            address = route.master_of(result.queue.broker_name)
             if address is None:
-                raise TopicNotFoundError(
-                    message.topic, f"broker {result.queue.broker_name!r} has no master"
-                )
+                raise route.no_master(message.topic, result.queue.broker_name)
             header = EndTransactionRequestHeader(
                 producer_group=self._group_name,
                 tran_state_table_offset=result.queue_offset,

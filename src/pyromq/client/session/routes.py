@@ -17,7 +17,7 @@ import logging
 import random
 import re
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable
 from dataclasses import dataclass, replace
 
 from pyromq.client.errors import (
@@ -25,6 +25,7 @@ from pyromq.client.errors import (
     BrokerError,
     ClientStateError,
     NameServerError,
+    NoMasterError,
     TopicNotFoundError,
     reading_answer,
 )
@@ -74,7 +75,11 @@ class TopicRoute:
             for data in body.queue_datas
         ):
             raise BodyError(f"route of topic {topic!r} has more than {_MAX_QUEUES} queues")
-        addresses = {broker.broker_name: dict(broker.broker_addrs) for broker in body.broker_datas}
+        addresses = {
+            broker.broker_name: dict(broker.broker_addrs)
+            for broker in body.broker_datas
+            if broker.broker_addrs
+        }
         write_queues = sorted(
             MessageQueue(topic, data.broker_name, queue_id)
             for data in body.queue_datas
@@ -86,7 +91,7 @@ class TopicRoute:
         read_queues = [
             MessageQueue(topic, data.broker_name, queue_id)
             for data in body.queue_datas
-            if is_readable(data.perm) and addresses.get(data.broker_name)
+            if is_readable(data.perm) and data.broker_name in addresses
             for queue_id in range(data.read_queue_nums)
         ]
         clusters = frozenset(broker.cluster for broker in body.broker_datas)
@@ -101,18 +106,48 @@ class TopicRoute:
             read_queues=_renamed(self.read_queues, topic, queue_count),
         )
 
-    def address_of(self, broker_name: str, broker_id: int = MASTER_ID) -> str:
-        """Return a broker's address, or another replica's if that one is unknown."""
-        replicas = self.addresses[broker_name]
-        return replicas.get(broker_id) or replicas[min(replicas)]
+    def place_of(
+        self, broker_name: str, broker_id: int = MASTER_ID, away: Container[str] = ()
+    ) -> tuple[str, int]:
+        """Return the address and the id to read from, as Java's client chooses them.
+
+        That is the broker with this id; for a replica that is missing, the one with the next id;
+        else the lowest id. A broker at an address in `away` is used only if there is no other.
+        """
+        known = ids = self.addresses[broker_name]
+        if away:
+            ids = {key: address for key, address in known.items() if address not in away} or known
+        if broker_id not in ids:
+            following = broker_id + 1
+            broker_id = following if broker_id and following in ids else min(ids)
+        return ids[broker_id], broker_id
 
     def master_of(self, broker_name: str) -> str | None:
         """Return the address of a broker's master, or None."""
         return self.addresses.get(broker_name, {}).get(MASTER_ID)
 
+    def no_master(self, topic: str, *broker_names: str) -> NoMasterError:
+        """Return the error about brokers without a master, under the application's topic name."""
+        return NoMasterError(topic, {name: self.addresses.get(name, {}) for name in broker_names})
+
+    def headless(self) -> list[str]:
+        """Return the names of brokers without a master: only replicas are left of them."""
+        return [name for name, ids in self.addresses.items() if MASTER_ID not in ids]
+
     def masters(self) -> set[str]:
         """Return the addresses of all masters."""
         return {ids[MASTER_ID] for ids in self.addresses.values() if MASTER_ID in ids}
+
+    def everyone(self) -> list[str]:
+        """Return all addresses, those of masters first."""
+        return [
+            address
+            for _, address in sorted(
+                (broker_id != MASTER_ID, address)
+                for ids in self.addresses.values()
+                for broker_id, address in ids.items()
+            )
+        ]
 
 
 class Routes:

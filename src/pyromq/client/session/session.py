@@ -5,7 +5,8 @@
 
 Each producer or consumer (`Client`) owns one `Session`: connections, routes and heartbeats.
 Brokers forget a client after 120 s of silence. A heartbeat goes to every known master every 30 s,
-to a newly found one at once, and to one whose connection was lost and re-established.
+to a newly found one at once, and to one whose connection was lost and re-established. Consumers
+also send them to replicas, which they read from while a master is away (`away`).
 
 Names that leave or reach a session carry the namespace (`namespace%name`); `wrap` and `unwrap`
 convert between these and the application's names. A session runs on its owner's event loop and
@@ -19,7 +20,7 @@ import logging
 import os
 import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from enum import Enum, auto
 from types import TracebackType
 from typing import Final, Self
@@ -27,6 +28,7 @@ from typing import Final, Self
 from pyromq.base.periodic import PeriodicTasks
 from pyromq.client.errors import BrokerError, ClientError, ClientStateError
 from pyromq.client.options import Settings
+from pyromq.client.session.away import AwayBrokers
 from pyromq.client.session.routes import Routes, TopicRoute
 from pyromq.protocol.namespace import with_namespace, without_namespace
 from pyromq.protocol.wire import acl
@@ -120,12 +122,13 @@ class Session:
             settings.name_servers,
             request_timeout=settings.request_timeout,
             max_age=settings.route_interval,
-            on_change=self._greet_new_masters,
+            on_change=self._greet_new,
         )
         self.state = SessionState.NEW
         self._describe = describe
         self._on_return = on_return
-        #: Masters that have answered a heartbeat.
+        self.away = AwayBrokers(self._try_introduce, self._is_listed)
+        #: Brokers that have answered a heartbeat.
         self._greeted: set[str] = set()
         self._greetings: set[asyncio.Task[None]] = set()
         self._periodic = PeriodicTasks()
@@ -197,23 +200,16 @@ class Session:
         return answer
 
     async def beat(self) -> None:
-        """Send a heartbeat to every known master; failures are logged."""
-        masters = {address for route in self.routes.known() for address in route.masters()}
-        await asyncio.gather(*(self.introduce(address) for address in masters))
+        """Send a heartbeat to every known broker that needs one; failures are logged."""
+        await asyncio.gather(*map(self.introduce, self._audience(self.routes.known())))
 
     def is_known_to(self, address: str) -> bool:
-        """Return whether a master got a heartbeat over a connection that is still open."""
+        """Return whether a broker got a heartbeat over a connection that is still open."""
         return address in self._greeted and self.remoting.ready(address) is not None
 
     async def introduce(self, address: str) -> None:
-        """Send a heartbeat to one master; a failure is logged."""
-        body = self._describe(self.client_id).encode()
-        try:
-            await self.ask(address, RemotingCommand(RequestCode.HEART_BEAT, body=body))
-        except (RemotingError, BrokerError) as error:
-            logger.warning("heartbeat failed: %s", error)
-        else:
-            self._greeted.add(address)
+        """Send a heartbeat to one broker; a failure is logged."""
+        await self._try_introduce(address, logging.WARNING)
 
     async def close(
         self, *, producer_group: str | None = None, consumer_group: str | None = None
@@ -226,6 +222,7 @@ class Session:
         for greeting in self._greetings:
             greeting.cancel()
         await asyncio.gather(*self._greetings, return_exceptions=True)
+        await self.away.close()
         await self._periodic.stop()
         header = UnregisterClientRequestHeader(
             client_id=self.client_id, producer_group=producer_group, consumer_group=consumer_group
@@ -257,10 +254,31 @@ class Session:
             except ClientError as error:
                 logger.warning("refreshing the route of topic %s failed: %s", route.topic, error)
 
-    def _greet_new_masters(self, route: TopicRoute) -> None:
-        """Send a heartbeat to the masters of a changed route that have had none."""
-        new = route.masters() - self._greeted
-        if new and self.running:
+    def _audience(self, routes: Iterable[TopicRoute]) -> set[str]:
+        """Return who gets heartbeats: a producer's go to masters, a consumer's to replicas too."""
+        is_consumer = bool(self._describe(self.client_id).consumer_data_set)
+        return {
+            address
+            for route in routes
+            for address in (route.everyone() if is_consumer else route.masters())
+        }
+
+    async def _try_introduce(self, address: str, level: int = logging.DEBUG) -> bool:
+        body = self._describe(self.client_id).encode()
+        try:
+            await self.ask(address, RemotingCommand(RequestCode.HEART_BEAT, body=body))
+        except (RemotingError, BrokerError) as error:
+            logger.log(level, "heartbeat failed: %s", error)
+            return False
+        self._greeted.add(address)
+        return True
+
+    def _is_listed(self, address: str) -> bool:
+        return any(address in route.everyone() for route in self.routes.known())
+
+    def _greet_new(self, route: TopicRoute) -> None:
+        """Send a heartbeat to the brokers of a changed route that have had none."""
+        if self.running and (new := self._audience([route]) - self._greeted):
             self._greet(new)
 
     def _greet_again(self, address: str) -> None:

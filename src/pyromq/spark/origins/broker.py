@@ -7,17 +7,24 @@ This module asks about topics, queues and offsets, and chooses the addresses; `w
 origin is a small blocking client with its own connections, one per server. Its reads belong to no
 consumer group, so nothing counts as consumed; only `commit_offsets` names a group. An origin
 belongs to one thread.
+
+A replica may be behind its master. So only a master tells where a queue begins and ends; a running
+stream, which knows where it is, may ask a replica as well (`latest_bounds`). Records are the same
+everywhere: a read whose master goes away resumes at a replica at once, and waits for the master
+when the replica lacks a record. No loss is reported on a replica's word.
 """
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Collection, Iterator, Mapping
-from typing import Final
+from typing import Final, NamedTuple
 
 from pyromq.client.consumer.first_commit import KnownOffsetTables, OffsetTable
 from pyromq.client.consumer.pull_request import ANONYMOUS_GROUP, PullNumbers, pull_command
 from pyromq.client.consumer.subscription import Subscription
+from pyromq.client.session.routes import MASTER_ID
 from pyromq.protocol.message.bulk import read_columns
 from pyromq.protocol.message.sysflag import is_readable
 from pyromq.protocol.names import is_system_topic
@@ -50,12 +57,23 @@ from pyromq.spark.origins.retries import Backoff
 from pyromq.spark.origins.settings import ConnectionSettings as ConnectionSettings
 from pyromq.spark.origins.window import PULL_BYTES, PullWindow, check_response
 
+logger = logging.getLogger(__name__)
+
 #: Seconds between attempts to connect to a broker that does not listen yet.
 _CONNECT_PAUSE: Final = 0.2
 #: The first pause, in seconds, of a read that lost its servers.
 _RECONNECT_PAUSE: Final = 0.5
 #: Requests about offsets that are in flight on a connection at a time.
 _MAX_PIPELINED: Final = 64
+
+
+class _Place(NamedTuple):
+    """A broker to read from."""
+
+    address: str
+    is_replica: bool
+    #: Whether no other broker has the same records.
+    is_only: bool
 
 
 class BrokerOrigin:
@@ -69,6 +87,8 @@ class BrokerOrigin:
         self._tls = client_context(settings.tls)
         self._connections: dict[str, BlockingConnection] = {}
         self._routes: dict[str, TopicRouteData] = {}
+        #: Addresses that failed, until all brokers with the same records have.
+        self._failed: set[str] = set()
         #: (group, address) of brokers that know the group.
         self._introduced: set[tuple[str, str]] = set()
         self._offset_tables = KnownOffsetTables()
@@ -120,20 +140,30 @@ class BrokerOrigin:
         )
 
     def bounds(self, queues: Collection[Queue]) -> dict[Queue, Bounds]:
-        """Return the offsets of each queue, as reported by its broker."""
-        first = self._offsets(
-            {queue: GetMinOffsetRequestHeader(queue.topic, queue.queue_id) for queue in queues},
-            RequestCode.GET_MIN_OFFSET,
-        )
-        end = self._offsets(
-            {queue: GetMaxOffsetRequestHeader(queue.topic, queue.queue_id) for queue in queues},
-            RequestCode.GET_MAX_OFFSET,
-        )
-        return {
-            queue: Bounds(min(max(first[queue], 0), end[queue]), end[queue])
-            for queue in queues
-            if queue in first and queue in end
-        }
+        """Return the offsets of each queue, as reported by its master."""
+        return self._bounds({queue: self._master(queue) for queue in queues})
+
+    def latest_bounds(
+        self, queues: Collection[Queue]
+    ) -> tuple[dict[Queue, Bounds], frozenset[Queue]]:
+        """Return the offsets of each queue, and the queues of which only a replica told them."""
+        found: dict[Queue, Bounds] = {}
+        lagging: set[Queue] = set()
+        by_broker: dict[str, list[Queue]] = {}
+        for queue in queues:
+            by_broker.setdefault(queue.broker_name, []).append(queue)
+        for some in by_broker.values():
+            try:
+                has_replicas = len(self._ids(some[0])) > 1
+                found |= self._bounds(
+                    {queue: self._master(queue) for queue in some}, waits=not has_replicas
+                )
+            except UnreachableError as error:
+                found |= self._replica_bounds(some, error)
+                lagging.update(some)
+                for queue in some:  # so that the next call finds a master that is back
+                    self._routes.pop(queue.topic, None)
+        return found, frozenset(lagging)
 
     def offsets_at(self, timestamps: Mapping[Queue, int]) -> dict[Queue, int]:
         """Return exact offsets, although brokers only return nearby ones: see `_exact_offset`."""
@@ -144,6 +174,7 @@ class BrokerOrigin:
                 for queue in bounds
             },
             RequestCode.SEARCH_OFFSET_BY_TIMESTAMP,
+            {queue: self._master(queue) for queue in bounds},
         )
         return {
             queue: self._exact_offset(queue, bounds[queue], hints.get(queue, 0), timestamps[queue])
@@ -151,12 +182,15 @@ class BrokerOrigin:
         }
 
     def commit_offsets(self, group: str, offsets: Mapping[Queue, int]) -> None:
-        """Commit the offsets of a consumer group, so that tools show its lag."""
+        """Commit the offsets of a consumer group, so that tools show its lag.
+
+        Masters keep them; a replica gets them only while the NameServers know no master.
+        """
         for queue, offset in offsets.items():
             self._introduce(group, queue, offset)
 
         def table_of(queue: Queue) -> OffsetTable:
-            return self._address(queue), group, queue.topic
+            return self._home(queue), group, queue.topic
 
         first, rest = self._offset_tables.split_first(offsets, table_of)
         self._set_offsets(group, first)
@@ -199,9 +233,17 @@ class BrokerOrigin:
         while True:
             window: PullWindow | None = None
             connection: BlockingConnection | None = None
+            place: _Place | None = None
             try:
-                connection = self._connection(self._address(wanted.queue))
-                window = PullWindow(connection, pull, wanted, is_complete=is_complete)
+                place = self._place(wanted.queue)
+                connection = self._connection(place.address, waits=place.is_only)
+                window = PullWindow(
+                    connection,
+                    pull,
+                    wanted,
+                    is_complete=is_complete,
+                    is_replica=place.is_replica,
+                )
                 yield from window.blocks()
                 return
             except UnreachableError as error:
@@ -209,16 +251,49 @@ class BrokerOrigin:
                     wanted = wanted._replace(start=window.position)
                     backoff.reset()
                 self._routes.pop(wanted.queue.topic, None)
-                if not backoff.wait(error):
+                if place is not None and self._has_another(wanted.queue, place.address):
+                    logger.warning("reading from another replica: %s", error)
+                elif not backoff.wait(error):
                     raise
             finally:
                 if window is not None and connection is not None and not window.is_finished:
                     # Responses that nobody waits for are in flight.
                     self._drop(connection)
 
+    def _replica_bounds(
+        self, queues: Collection[Queue], error: UnreachableError
+    ) -> dict[Queue, Bounds]:
+        """Ask the replicas of one broker, one after the other; raise `error` without any."""
+        ids = self._ids(next(iter(queues)))
+        for broker_id in sorted(ids.keys() - {MASTER_ID}):
+            try:
+                return self._bounds(dict.fromkeys(queues, ids[broker_id]))
+            except UnreachableError as another:
+                logger.warning("no offsets from a replica: %s", another)
+        raise error
+
+    def _bounds(self, addresses: Mapping[Queue, str], *, waits: bool = True) -> dict[Queue, Bounds]:
+        for address in addresses.values():
+            self._connection(address, waits=waits)
+        first = self._offsets(
+            {queue: GetMinOffsetRequestHeader(queue.topic, queue.queue_id) for queue in addresses},
+            RequestCode.GET_MIN_OFFSET,
+            addresses,
+        )
+        end = self._offsets(
+            {queue: GetMaxOffsetRequestHeader(queue.topic, queue.queue_id) for queue in addresses},
+            RequestCode.GET_MAX_OFFSET,
+            addresses,
+        )
+        return {
+            queue: Bounds(min(max(first[queue], 0), end[queue]), end[queue])
+            for queue in addresses
+            if queue in first and queue in end
+        }
+
     def _introduce(self, group: str, queue: Queue, offset: int) -> None:
         """Pull once for a group: brokers list only groups that have pulled."""
-        address = self._address(queue)
+        address = self._home(queue)
         if (group, address) in self._introduced:
             return
         connection = self._connection(address)
@@ -239,6 +314,7 @@ class BrokerOrigin:
                 for queue, offset in offsets.items()
             },
             RequestCode.UPDATE_CONSUMER_OFFSET,
+            {queue: self._home(queue) for queue in offsets},
         )
 
     def _exact_offset(self, queue: Queue, bounds: Bounds, hint: int, timestamp: int) -> int:
@@ -265,19 +341,21 @@ class BrokerOrigin:
                 return int(read_columns(block.buffer, block.starts).column("store_timestamp")[0])
         return -1  # expired since: older than every message that is left
 
-    def _offsets(self, asked: Mapping[Queue, Header], code: RequestCode) -> dict[Queue, int]:
+    def _offsets(
+        self, asked: Mapping[Queue, Header], code: RequestCode, addresses: Mapping[Queue, str]
+    ) -> dict[Queue, int]:
         return {
             queue: GetMaxOffsetResponseHeader.decode(answer.ext_fields).offset
-            for queue, answer in self._ask_each(asked, code).items()
+            for queue, answer in self._ask_each(asked, code, addresses).items()
         }
 
     def _ask_each(
-        self, asked: Mapping[Queue, Header], code: RequestCode
+        self, asked: Mapping[Queue, Header], code: RequestCode, addresses: Mapping[Queue, str]
     ) -> dict[Queue, RemotingCommand]:
-        """Return the responses of the queues' brokers; requests are pipelined."""
+        """Return the responses of the brokers at these addresses; requests are pipelined."""
         by_address: dict[str, list[Queue]] = {}
         for queue in asked:
-            by_address.setdefault(self._address(queue), []).append(queue)
+            by_address.setdefault(addresses[queue], []).append(queue)
         answers: dict[Queue, RemotingCommand] = {}
         for address, queues in by_address.items():
             connection = self._connection(address)
@@ -302,12 +380,44 @@ class BrokerOrigin:
                 raise
         return answers
 
-    def _address(self, queue: Queue) -> str:
+    def _master(self, queue: Queue) -> str:
+        """Return the address of a queue's master."""
+        ids = self._ids(queue)
+        if MASTER_ID not in ids:
+            self._routes.pop(queue.topic, None)
+            replicas = ", ".join(f"{ids[key]} (id {key})" for key in sorted(ids))
+            raise UnreachableError(
+                f"{queue}: {queue.broker_name} has no master: only replica {replicas}"
+            )
+        return ids[MASTER_ID]
+
+    def _home(self, queue: Queue) -> str:
+        """Return the address that keeps the offsets of groups."""
+        ids = self._ids(queue)
+        return ids[min(ids)]
+
+    def _place(self, queue: Queue) -> _Place:
+        """Return from where to read a queue: the master, or a replica while the master fails."""
+        ids = self._ids(queue)
+        if self._failed.issuperset(ids.values()):
+            self._failed.difference_update(ids.values())
+        broker_id = min(key for key, address in ids.items() if address not in self._failed)
+        return _Place(ids[broker_id], broker_id != MASTER_ID, len(ids) == 1)
+
+    def _has_another(self, queue: Queue, failed: str) -> bool:
+        """Note a failure; return whether another broker has not failed since the last pause."""
+        self._failed.add(failed)
+        try:
+            return not self._failed.issuperset(self._ids(queue).values())
+        except OriginError:  # of the NameServers: worth a pause
+            return False
+
+    def _ids(self, queue: Queue) -> dict[int, str]:
+        """Return the addresses of a queue's brokers by id; there is at least one."""
         route = self._route(queue.topic)
         for data in route.broker_datas if route else ():
             if data.broker_name == queue.broker_name and data.broker_addrs:
-                # The lowest id: the master, or a replica while there is no master.
-                return data.broker_addrs[min(data.broker_addrs)]
+                return data.broker_addrs
         self._routes.pop(queue.topic, None)
         raise UnreachableError(
             f"{queue}: the NameServers ({', '.join(self._settings.name_servers)}) know no broker "
@@ -351,9 +461,9 @@ class BrokerOrigin:
             raise UnreachableError(f"no NameServer answers: {text}")
         raise OriginError(f"no NameServer answers: {text}")
 
-    def _connection(self, address: str) -> BlockingConnection:
+    def _connection(self, address: str, *, waits: bool = True) -> BlockingConnection:
         """Return the connection to a broker; wait for one that is restarting."""
-        deadline = time.monotonic() + self._settings.request_timeout
+        deadline = time.monotonic() + (self._settings.request_timeout if waits else 0.0)
         while True:
             try:
                 return self._connect(address)

@@ -91,6 +91,14 @@ class Origin(Protocol):
     def bounds(self, queues: Collection[Queue]) -> dict[Queue, Bounds]:
         """Return the offsets of each queue, without queues that do not exist."""
 
+    def latest_bounds(
+        self, queues: Collection[Queue]
+    ) -> tuple[dict[Queue, Bounds], frozenset[Queue]]:
+        """Return the same, and the queues that may have more, both before and after.
+
+        Those are the queues of a broker whose master is away: a replica told their offsets.
+        """
+
     def offsets_at(self, timestamps: Mapping[Queue, int]) -> dict[Queue, int]:
         """Return, for each queue, the first offset stored at or after a time, or its end."""
 

@@ -115,6 +115,12 @@ class StoreOrigin:
         found = ((queue, self._entries(queue)) for queue in queues)
         return {queue: self._bounds(entries) for queue, entries in found if entries.bases}
 
+    def latest_bounds(
+        self, queues: Collection[Queue]
+    ) -> tuple[dict[Queue, Bounds], frozenset[Queue]]:
+        """Return the same; files do not lag."""
+        return self.bounds(queues), frozenset()
+
     def offsets_at(self, timestamps: Mapping[Queue, int]) -> dict[Queue, int]:
         """Return, for each queue, the first offset stored at or after a time, or its end."""
         offsets = {}

@@ -13,6 +13,7 @@ Invariants
    that returns less than its slot is followed by another one for the rest before any later slot
    comes out.
 2. Everything before `position` has been handed out.
+3. A replica ends the read where it lacks a record (UnreachableError); only a master loses any.
 
 Used by `BrokerOrigin`, on its thread. After a failure the connection still has responses in
 flight (`is_finished`), so the caller has to close it.
@@ -80,14 +81,17 @@ class PullWindow:
         wanted: QueueRange,
         *,
         is_complete: bool,
+        is_replica: bool = False,
     ) -> None:
         """Read `wanted` with the requests that `pull(offset, count)` returns.
 
-        `is_complete` says that the pulls select every message, so a missing one is lost.
+        `is_complete` says that the pulls select every message, so a missing one is lost. A
+        message that `is_replica` lacks is not: the master may have it.
         """
         self._connection = connection
         self._pull = pull
         self._is_complete = is_complete
+        self._is_replica = is_replica
         self._queue = wanted.queue
         self._next = wanted.start
         self._end = wanted.end
@@ -153,6 +157,9 @@ class PullWindow:
             found = self._records(slot, header.next_begin_offset, body)
         elif response.code == ResponseCode.PULL_RETRY_IMMEDIATELY:
             # The subscription selects nothing here, or the segment is being deleted.
+            if self._is_replica and header.next_begin_offset <= start:
+                # Java's replicas answer so for an offset that they lack.
+                raise self._lacking(start)
             slot.start = max(header.next_begin_offset, start + 1)
             gone = slot.start if self._is_complete else header.min_offset
             found = self._lost(start, min(gone, slot.end), _EXPIRED)
@@ -238,7 +245,17 @@ class PullWindow:
         ]
 
     def _lost(self, start: int, end: int, reason: str) -> list[LostRecords]:
-        return [LostRecords(self._queue, start, end, reason)] if start < end else []
+        if start >= end:
+            return []
+        if self._is_replica:
+            raise self._lacking(start)
+        return [LostRecords(self._queue, start, end, reason)]
+
+    def _lacking(self, offset: int) -> UnreachableError:
+        return UnreachableError(
+            f"reading {self._queue}: the replica at {self._connection.address} lacks offset "
+            f"{offset}, its master may have it"
+        )
 
 
 _EXPIRED: Final = "they have expired"

@@ -77,6 +77,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._has_answered = False
         #: The offsets of all queues when they were last requested.
         self._bounds: dict[Queue, Bounds] = {}
+        #: Those that a replica told, which may lack messages at both ends.
+        self._lagging: frozenset[Queue] = frozenset()
         #: Queues that have disappeared, and did not return while the reader waited.
         self._gone: frozenset[Queue] = frozenset()
         #: Where a query with Trigger.AvailableNow ends.
@@ -218,7 +220,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             patience=options.reconnect_timeout if options.fail_on_data_loss else 0.0,
         )
         while True:
-            self._bounds = origin.bounds(find_queues(origin, options.wanted, topics))
+            found = find_queues(origin, options.wanted, topics)
+            self._bounds, self._lagging = origin.latest_bounds(found)
             gone = known.keys() - self._bounds.keys()
             new = gone - self._gone
             if not new:
@@ -249,7 +252,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         new = {
             queue: first
             for queue, (first, _) in bounds.items()
-            if queue not in known and (self._target is None or queue in self._target)
+            if queue not in known
+            and queue not in self._lagging
+            and (self._target is None or queue in self._target)
         }
         if not isinstance(limit, ReadAllAvailable):
             if self._should_wait(waiting, new, bounds):
@@ -263,7 +268,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _waiting(self, queue: Queue, offset: int, bounds: Bounds) -> QueueRange:
         """Return the backlog of a queue from `offset` on."""
         first, end = bounds
-        if end < offset:
+        if queue in self._lagging and not first <= offset <= end:
+            end = offset  # wait for the master, which may have these offsets
+        elif end < offset:
             self._losses.report(
                 f"{queue}: the stream is at offset {offset}, but the queue ends at {end}: it was "
                 "reset, its topic deleted and recreated"
@@ -317,6 +324,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if end < start:
                 self._losses.report(f"{queue}: the queue was reset and ends at {end}")
                 start = min(bounds.first, end)
+            if queue in self._lagging:
+                ranges.append(QueueRange(queue, start, end))  # the task waits for the master
+                continue
             # Offsets above the last known end have arrived since; the task will find them.
             known = Bounds(bounds.first, max(bounds.end, end))
             ranges.append(clip(QueueRange(queue, start, end), known, self._losses))

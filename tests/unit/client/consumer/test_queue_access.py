@@ -54,7 +54,7 @@ async def test_command_and_template_send_the_same() -> None:
     """The first pull connects and sends a command, the second one uses the template."""
     subscription = Subscription.tags('a || 100%d"')
     async with running_cluster({"t": {"b0": 1}}) as cluster, accessing(cluster) as access:
-        access._offset_tables.add(("b0", "g", "t"))
+        access._offset_tables.add((cluster.brokers[0].address, "g", "t"))
         for _ in range(2):
             await access.pull(
                 QUEUE, 5, subscription, version=7, max_messages=9, wait=0.01, commit_offset=5

@@ -66,10 +66,40 @@ def test_queues_follow_permissions_and_masters() -> None:
         MessageQueue("t", "write-only", 0),
         MessageQueue("t", "write-only", 1),
     )
-    assert route.address_of("replica-only") == "b:1"
-    assert route.address_of("replica-only", 2) == "b:2"
     assert route.masters() == {"a:1", "w:1"}
+    assert route.everyone() == ["a:1", "w:1", "b:1", "b:2"]
+    assert route.headless() == ["replica-only"]
     assert route.clusters == {"c"}
+
+
+@pytest.mark.parametrize(
+    ("ids", "wanted", "away", "place"),
+    [
+        ({0: "m", 1: "r"}, 0, "", ("m", 0)),
+        ({0: "m", 1: "r"}, 1, "", ("r", 1)),
+        ({0: "m", 2: "s"}, 1, "", ("s", 2)),  # a missing replica: the next id
+        ({0: "m", 3: "t"}, 1, "", ("m", 0)),
+        ({1: "r", 2: "s"}, 0, "", ("r", 1)),  # a missing master: any replica, not the next id
+        ({2: "s", 3: "t"}, 0, "", ("s", 2)),
+        ({2: "s", 3: "t"}, 7, "", ("s", 2)),
+        ({0: "m", 1: "r"}, 0, "m", ("r", 1)),
+        ({0: "m", 1: "r"}, 1, "r", ("m", 0)),
+        ({0: "m", 1: "r", 2: "s"}, 1, "r", ("s", 2)),
+        ({0: "m", 1: "r"}, 0, "mr", ("m", 0)),
+        ({0: "m"}, 0, "m", ("m", 0)),
+    ],
+)
+def test_reads_go_to_the_id_that_java_would_choose(
+    ids: dict[int, str], wanted: int, away: str, place: tuple[str, int]
+) -> None:
+    route = TopicRoute("t", (), (), {"b": ids})
+    assert route.place_of("b", wanted, set(away)) == place
+
+
+def test_a_broker_without_addresses_is_unknown() -> None:
+    body = TopicRouteData([QueueData("b", 1, 1, perm=6)], [BrokerData("c", "b", {})])
+    route = TopicRoute.from_body("t", body)
+    assert (route.addresses, route.read_queues, route.write_queues) == ({}, (), ())
 
 
 def test_an_ordered_topic_has_the_configured_queues_whatever_brokers_are_up() -> None:

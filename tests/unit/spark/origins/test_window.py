@@ -84,11 +84,14 @@ class FakeConnection:
         return Reply(response, memoryview(body))
 
 
-def open_window(connection: Any, start: int = 0, end: int = 1000) -> PullWindow:
+def open_window(
+    connection: Any, start: int = 0, end: int = 1000, *, is_replica: bool = False
+) -> PullWindow:
     def pull(offset: int, count: int) -> RemotingCommand:
         return pull_command("group", "T", 0, Subscription(), PullNumbers(offset, count))
 
-    return PullWindow(connection, pull, QueueRange(QUEUE, start, end), is_complete=True)
+    wanted = QueueRange(QUEUE, start, end)
+    return PullWindow(connection, pull, wanted, is_complete=True, is_replica=is_replica)
 
 
 def read(opened: PullWindow) -> Iterator[int | str]:
@@ -135,6 +138,29 @@ def test_offsets_outside_of_the_queue_are_lost() -> None:
         *range(10, 20),
         "20-25: the queue ends at 20",
     ]
+
+
+@pytest.mark.parametrize(
+    ("start", "codes", "found"),
+    [
+        (5, [], []),  # before its first
+        (12, [], list(range(12, 20))),  # after its last
+        (12, [ResponseCode.PULL_RETRY_IMMEDIATELY], []),  # so Java's replicas put it
+        (12, [ResponseCode.PULL_NOT_FOUND], []),
+    ],
+)
+def test_what_a_replica_lacks_is_not_lost(
+    start: int, codes: list[ResponseCode], found: list[int]
+) -> None:
+    connection = FakeConnection(first=10, end=20)
+    connection.codes = [*codes]
+    opened = open_window(connection, start, 25, is_replica=True)
+    got: list[int | str] = []
+    with pytest.raises(UnreachableError, match=r"the replica at .* lacks offset"):  # noqa: PT012
+        for each in read(opened):
+            got.append(each)  # noqa: PERF402 - a list would lose what came before the error
+    assert got == found
+    assert opened.position == (found[-1] + 1 if found else start)
 
 
 def test_a_segment_that_is_being_deleted_is_lost() -> None:

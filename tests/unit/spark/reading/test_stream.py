@@ -537,3 +537,26 @@ def test_a_stream_of_a_stores_files(tmp_path: Path) -> None:
     assert rows(streaming, end, later) == expected(0, 10, 15)
     streaming.stop()
     store.stop()
+
+
+def test_a_replica_may_lack_messages_at_both_ends(origin: FakeOrigin) -> None:
+    """It is behind its master, and has less of the past: nothing is lost, and nothing skipped."""
+    streaming = reader()
+    assert streaming.latestOffset(at(60, 20), ALL) == at(100, 50)
+    origin.lagging = {A0, A1, B0}
+    origin.all[A0] = Bounds(70, 90)
+    origin.all[A1] = Bounds(0, 40)
+    origin.all[B0] = Bounds(5, 9)  # where a new queue begins is not known either
+    for start, end in (
+        (at(60, 50), at(60, 50)),
+        (at(95, 20), at(95, 40)),
+        (at(80, 40), at(90, 40)),
+    ):
+        assert streaming.latestOffset(start, ALL) == end
+    # A batch from the checkpoint is read as it is; its tasks wait for the master.
+    (partition,) = streaming.partitions(at(60, 50), at(95, 50))
+    assert isinstance(partition, RangePartition)
+    assert partition.wanted[1:] == (60, 95)
+    origin.lagging.clear()
+    origin.all |= {A0: Bounds(10, 100), A1: Bounds(0, 50)}
+    assert streaming.latestOffset(at(60, 50), ALL) == at(100, 50, b0=5)

@@ -285,4 +285,3 @@ class AssignedQueues:
             offset = await first_offset(self._access, queue, start)
         if reading.next_offset is None:
             reading.next_offset = reading.consumed = offset
-            reading.committed = committed

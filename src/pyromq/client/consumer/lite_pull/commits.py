@@ -37,18 +37,16 @@ class Commits:
     async def commit(self, readings: Iterable[Reading]) -> dict[MessageQueue, Exception]:
         """Commit the consumed offsets that changed; return the failures, which are also logged."""
         async with self._one_at_a_time:
-            changed: dict[MessageQueue, int] = {}
-            committed: list[tuple[Reading, int]] = []
-            for reading in readings:
-                offset = reading.commit_offset
-                if offset is not None and offset != reading.committed:
-                    changed[reading.queue] = offset
-                    committed.append((reading, offset))
-            failures = await self.store(changed)
-            for reading, offset in committed:
-                if reading.queue not in failures:
-                    reading.committed = offset
-            return failures
+            return await self.store(
+                {
+                    reading.queue: offset
+                    for reading in readings
+                    if (offset := reading.commit_offset) is not None
+                    and (
+                        self._local is not None or not self._access.is_stored(reading.queue, offset)
+                    )
+                }
+            )
 
     async def store(self, offsets: dict[MessageQueue, int]) -> dict[MessageQueue, Exception]:
         """Commit the given offsets; return the failures, which are also logged."""

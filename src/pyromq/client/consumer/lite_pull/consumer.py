@@ -140,6 +140,7 @@ class LitePullConsumer(Client):
             client_settings,
             self._describe,
             handlers=ClientRequests(requests, client_settings.namespace).handlers(),
+            on_return=lambda address: self._access.broker_returned(address),
         )
         self.hooks = Hooks(client_settings.hooks)
         self._trace = None
@@ -413,9 +414,6 @@ class LitePullConsumer(Client):
         else:
             _check_offsets(offsets)
             failures = await self._commits.store(dict(offsets))
-            for queue, offset in offsets.items():
-                if queue in self._readings and queue not in failures:
-                    self._readings[queue].committed = offset
         for failure in failures.values():
             raise failure
 

@@ -24,11 +24,10 @@ from pyromq.protocol.wire.bodies import MessageQueue
 
 
 class Reading:
-    """A queue being read: its cached messages, and how far it was consumed and committed."""
+    """A queue being read: its cached messages, and how far it was consumed."""
 
     __slots__ = (
         "batches",
-        "committed",
         "consumed",
         "count",
         "in_hand",
@@ -57,8 +56,6 @@ class Reading:
         self.start_attempted = asyncio.Event()
         #: A task that still waits for the reader to finish earlier messages of this queue.
         self.previous = previous
-        #: The group's committed offset, as far as we know.
-        self.committed: int | None = None
         self.batches: deque[Batch] = deque()
         #: Number of cached messages, and their body bytes.
         self.count = self.size = 0

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 
@@ -55,6 +56,8 @@ class AssignedQueues:
         self._assigned: dict[MessageQueue, AssignedQueue] = {}
         #: Queues that are released once their handlers have returned.
         self._leaving: dict[MessageQueue, AssignedQueue] = {}
+        #: Whether the last renewal left queues without a renewed lock: their broker is away.
+        self.lacks_locks = False
         self._changes = asyncio.Lock()
         self._assigning: asyncio.Task[None] | None = None
 
@@ -116,8 +119,13 @@ class AssignedQueues:
         )
 
     async def renew_locks(self) -> None:
-        """Renew all locks; restart the queues whose locks were lost."""
+        """Renew all locks; restart the queues whose locks were lost.
+
+        The member that had the queue meanwhile may be further ahead than we are, or less far, as
+        when there was none and the lock expired because the master was away.
+        """
         async with self._changes:
+            began = time.monotonic()
             held = {
                 queue: assigned.process_queue
                 for queue, assigned in [*self._assigned.items(), *self._leaving.items()]
@@ -128,7 +136,11 @@ class AssignedQueues:
                 if assigned is not None and assigned.process_queue is held[queue]:
                     logger.warning("lock of %s lost, restarting the queue", name_of(queue))
                     await self._stop(self._assigned.pop(queue), grace=0.0)
-                    self._start(queue)
+                    self._start(queue, resumed=held[queue])
+            self.lacks_locks = any(
+                process_queue.last_locked is None or process_queue.last_locked < began
+                for process_queue in held.values()
+            )
             self._update_limits()
 
     async def until_assigned(self) -> None:
@@ -172,8 +184,15 @@ class AssignedQueues:
                     self._start(queue)
             self._update_limits()
 
-    def _start(self, queue: MessageQueue, offset: int | None = None) -> None:
-        assigned = self._assigned[queue] = AssignedQueue(queue, self._settings.limits(1))
+    def _start(
+        self,
+        queue: MessageQueue,
+        offset: int | None = None,
+        *,
+        resumed: ProcessQueue | None = None,
+    ) -> None:
+        limits = self._settings.limits(1)
+        assigned = self._assigned[queue] = AssignedQueue(queue, limits, resumed)
         leaving = self._leaving.get(queue)
         assigned.task = asyncio.create_task(
             self._puller.run(assigned, offset, None if leaving is None else leaving.task)

@@ -39,7 +39,7 @@ from pyromq.base.clock import now_ms
 from pyromq.base.periodic import PeriodicTasks
 from pyromq.client.arguments import check_queues
 from pyromq.client.consumer.lifecycle import Lifecycle
-from pyromq.client.consumer.locks import RENEW_SECONDS
+from pyromq.client.consumer.locks import RENEW_SECONDS, RETRY_SECONDS
 from pyromq.client.consumer.membership import Membership
 from pyromq.client.consumer.offsets import ConsumerOffsets, LocalOffsets, RemoteOffsets
 from pyromq.client.consumer.push.assigned_queues import AssignedQueues
@@ -121,7 +121,10 @@ class PushConsumer(Client):
             self._subscriptions[self._retry_topic] = TopicSubscription(Subscription())
         requests = ClientRequests(self, client_settings.namespace)
         self._session = session = Session(
-            client_settings, self._describe, handlers=requests.handlers()
+            client_settings,
+            self._describe,
+            handlers=requests.handlers(),
+            on_return=lambda address: access.broker_returned(address),
         )
         self.hooks = Hooks(client_settings.hooks)
         self._trace = message_trace(
@@ -227,7 +230,7 @@ class PushConsumer(Client):
         )
         if settings.is_orderly:
             self._periodic.start(
-                RENEW_SECONDS, self._queues.renew_locks, name=f"{name}: lock renewal"
+                self._seconds_to_renewal, self._queues.renew_locks, name=f"{name}: lock renewal"
             )
 
     async def close(self) -> None:
@@ -337,6 +340,9 @@ class PushConsumer(Client):
             {topic: subscribed.subscription for topic, subscribed in subscriptions.items()},
             may_be_missing=True,
         )
+
+    def _seconds_to_renewal(self) -> float:
+        return min(RENEW_SECONDS, RETRY_SECONDS) if self._queues.lacks_locks else RENEW_SECONDS
 
     async def _commit(self) -> None:
         self._stats.sample()

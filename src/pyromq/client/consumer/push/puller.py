@@ -73,13 +73,25 @@ class Handling(Protocol):
 class AssignedQueue:
     """A queue that is assigned to this consumer, and the task that serves it."""
 
-    __slots__ = ("first_offset", "limits", "process_queue", "queue", "start_attempted", "task")
+    __slots__ = (
+        "first_offset",
+        "limits",
+        "process_queue",
+        "queue",
+        "resumed",
+        "start_attempted",
+        "task",
+    )
 
     task: asyncio.Task[None]
 
-    def __init__(self, queue: MessageQueue, limits: Limits) -> None:
+    def __init__(
+        self, queue: MessageQueue, limits: Limits, resumed: ProcessQueue | None = None
+    ) -> None:
         self.queue = queue
         self.limits = limits
+        #: The state of the same queue before we lost its lock: it is not handled again.
+        self.resumed = resumed
         #: None until the offset to start from is known.
         self.process_queue: ProcessQueue | None = None
         #: The offset to start from if the group has none, in case it was determined early.
@@ -193,6 +205,8 @@ class Puller:
             return None
         if offset is None:
             offset = await self._offsets.load(queue)
+            if assigned.resumed is not None:
+                offset = max(offset or 0, assigned.resumed.commit_offset)
         if offset is None:
             offset = assigned.first_offset
         if offset is None:

@@ -17,7 +17,7 @@ from typing import Final
 from pyromq.base.clock import now_ms
 from pyromq.client.errors import ClientError, TopicNotFoundError
 from pyromq.client.received import ReceivedMessage
-from pyromq.client.session.routes import MASTER_ID, TEMPLATE_TOPIC
+from pyromq.client.session.routes import TEMPLATE_TOPIC
 from pyromq.client.session.session import Session
 from pyromq.protocol.message import properties as names
 from pyromq.protocol.message.properties import encode_properties
@@ -80,11 +80,9 @@ class SendBack:
     async def _return_to_broker(self, message: ReceivedMessage, delay_level: int) -> None:
         session = self._session
         route = await session.routes.get(session.wrap(message.queue.topic))
-        address = route.addresses.get(message.queue.broker_name, {}).get(MASTER_ID)
+        address = route.master_of(message.queue.broker_name)
         if address is None:
-            raise TopicNotFoundError(
-                message.queue.topic, f"broker {message.queue.broker_name!r} has no master"
-            )
+            raise route.no_master(message.queue.topic, message.queue.broker_name)
         header = ConsumerSendMsgBackRequestHeader(
             offset=message.physical_offset,
             group=self._group,
@@ -104,9 +102,14 @@ class SendBack:
         session = self._session
         topic = retry_topic(self._group)
         route = await session.routes.get(topic)
-        if not route.write_queues:
+        masters = [
+            (queue, address)
+            for queue in route.write_queues
+            if (address := route.master_of(queue.broker_name)) is not None
+        ]
+        if not masters:
             raise TopicNotFoundError(topic, "none of its queues is writable")
-        queue = random.choice(route.write_queues)  # noqa: S311 - any queue will do
+        queue, address = random.choice(masters)  # noqa: S311 - any queue will do
         is_dead = delay_level == DEAD_LETTER
         properties = {
             **retry_properties(message.all_properties),
@@ -133,7 +136,7 @@ class SendBack:
             broker_name=queue.broker_name,
         )
         await session.ask(
-            route.address_of(queue.broker_name),
+            address,
             RemotingCommand(
                 RequestCode.SEND_MESSAGE_V2, ext_fields=header.encode(), body=message.raw_body
             ),

@@ -92,7 +92,7 @@ async def test_the_caller_keeps_a_message_that_nobody_takes(
         cluster.brokers[0].refusals[RequestCode.SEND_MESSAGE_V2] = list(REFUSAL)
         gone = received(7, queue=MessageQueue("t", "b7", 0))
         assert not await send_back(gone)
-        assert "'b7' has no master" in caplog.text
+        assert "b7 has no master" in caplog.text
         assert await send_back(gone)
         cluster.topics.pop("%RETRY%g")
         session.routes._known.clear()
