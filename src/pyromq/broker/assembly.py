@@ -15,6 +15,7 @@ from pyromq.broker.handlers.admin.maintenance import MaintenanceHandlers
 from pyromq.broker.handlers.admin.offsets import OffsetAdminHandlers
 from pyromq.broker.handlers.admin.queue_entries import QueueEntryHandlers
 from pyromq.broker.handlers.admin.queue_offsets import QueueOffsetHandlers
+from pyromq.broker.handlers.admin.replication import ReplicationAdminHandlers
 from pyromq.broker.handlers.admin.roles import RoleAdminHandlers
 from pyromq.broker.handlers.admin.stats import StatsAdminHandlers
 from pyromq.broker.handlers.admin.topic import TopicAdminHandlers
@@ -141,6 +142,7 @@ def _families(parts: BrokerParts, send: SendHandlers, check: TransactionCheck) -
         TopicAdminHandlers(parts, deletion),
         StatsAdminHandlers(parts, halves_without_producer=lambda: check.without_producer),
         ConfigAdminHandlers(parts.live_config),
+        ReplicationAdminHandlers(parts),
         MaintenanceHandlers(store, tables.topics, deletion, parts.role),
         QueueOffsetHandlers(store, lanes.admin),
         ClientAdminHandlers(parts),

@@ -21,7 +21,7 @@ import ipaddress
 import socket
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from pyromq.base.descriptors import descriptors_needed
 from pyromq.base.periodic import PeriodicTasks
@@ -291,6 +291,9 @@ class Broker:
         await replication.listen(bound)
         return replication
 
+    def _replication_figures(self) -> dict[str, Any]:
+        return {} if self.replication is None else self.replication.figures()
+
     def _replication_stopped(self, reason: str) -> None:
         """Stop: what this replica serves is not, or no longer, what its master has."""
         self.failure = reason
@@ -333,6 +336,7 @@ class Broker:
             announce=announce,
             role=self.role,
             promotion=self._build_promotion(store, registration),
+            replication_figures=self._replication_figures,
             hooks=self._hooks,
             config_file=self._config_file,
         )

@@ -115,6 +115,7 @@ class RequestCode(IntEnum):
     LITE_PULL_MESSAGE = 361
     # Requests of pyromq, unknown to RocketMQ. Only a JSON header can hold such a number.
     PROMOTE_BROKER = 70001
+    GET_REPLICATION_STATUS = 70003
 
 
 class ResponseCode(IntEnum):
