@@ -16,6 +16,7 @@ from pyromq.broker.handlers.admin.offsets import OffsetAdminHandlers
 from pyromq.broker.handlers.admin.queue_entries import QueueEntryHandlers
 from pyromq.broker.handlers.admin.queue_offsets import QueueOffsetHandlers
 from pyromq.broker.handlers.admin.stats import StatsAdminHandlers
+from pyromq.broker.handlers.admin.tables import TableHandlers
 from pyromq.broker.handlers.admin.topic import TopicAdminHandlers
 from pyromq.broker.handlers.heartbeat import HeartbeatHandlers
 from pyromq.broker.handlers.locks import LockHandlers
@@ -137,6 +138,7 @@ def _families(
         OffsetHandlers(tables.offsets, store, tables.topics, tables.groups),
         QueryHandlers(store, lanes.query),
         TopicAdminHandlers(parts, deletion),
+        TableHandlers(parts),
         StatsAdminHandlers(
             parts, halves_without_producer=lambda: 0 if check is None else check.without_producer
         ),
