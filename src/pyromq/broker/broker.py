@@ -20,6 +20,7 @@ import errno
 import ipaddress
 import socket
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -37,7 +38,7 @@ from pyromq.broker.services.long_poll import LongPoll
 from pyromq.broker.services.metadata_sync import MetadataSync
 from pyromq.broker.services.promotion import PromotedBroker, Promotion
 from pyromq.broker.services.registration import Registration
-from pyromq.broker.services.replication import BrokerReplication
+from pyromq.broker.services.replication import BrokerReplication, remoting_master
 from pyromq.broker.services.stats import SAMPLE_SECONDS
 from pyromq.broker.services.transaction_check import TransactionCheck
 from pyromq.broker.state.tables import BrokerTables
@@ -280,7 +281,7 @@ class Broker:
                 self.tables,
                 store,
                 self._client,
-                master_address=lambda: registration.master_address,
+                master_address=partial(remoting_master, store.config, registration),
                 own_address=self.address,
             ),
             broker_name=self._config.broker_name,
