@@ -9,6 +9,7 @@ nothing appends to it. Called by tests, on any thread.
 
 from __future__ import annotations
 
+import mmap
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import islice
@@ -121,17 +122,13 @@ class _Log:
         for base in self.files.bases:
             if self.end != base:
                 return
-            content = memoryview(self.files.read(base, self.files.segment_size))
-            position = 0
-            while position + BLANK_SIZE <= len(content):
-                size, magic = BLANK.unpack_from(content, position)
-                if magic not in (MESSAGE_MAGIC, BLANK_MAGIC):
-                    break
-                if not BLANK_SIZE <= size <= len(content) - position:
-                    break
-                yield base + position
-                position += size
-            self.end = base + position
+            with (
+                self.files.path(base).open("rb") as file,
+                mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content,
+            ):
+                for position in _records(content):
+                    yield base + position
+                    self.end = base + position + BLANK.unpack_from(content, position)[0]
 
     def describe(self, offset: int) -> str:
         """Return the record at an offset of the log, or around it."""
@@ -150,3 +147,16 @@ class _Log:
             f"{self.directory}: record at {start}, {size} bytes, {record.topic} queue "
             f"{record.queue_id} offset {record.queue_offset}, byte {offset - start} of it"
         )
+
+
+def _records(segment: mmap.mmap) -> Iterator[int]:
+    """Yield the positions of a segment's records."""
+    position = 0
+    while position + BLANK_SIZE <= len(segment):
+        size, magic = BLANK.unpack_from(segment, position)
+        if magic not in (MESSAGE_MAGIC, BLANK_MAGIC):
+            return
+        if not BLANK_SIZE <= size <= len(segment) - position:
+            return
+        yield position
+        position += size
