@@ -25,7 +25,7 @@ from pyromq.store.config import MessageStoreConfig
 PAGE = Path(__file__).with_name("limits.md")
 PACKAGE = Path(pyromq.__file__).parent
 #: Peers reach the code of these packages.
-PACKAGES = ("base", "broker", "nameserver", "protocol", "remoting", "store")
+PACKAGES = ("base", "broker", "nameserver", "protocol", "remoting", "replication", "store")
 
 _INTRODUCTION = """\
 # Limits
@@ -222,6 +222,24 @@ FIXED = (
         _SYSTEM_ERROR,
     ),
     FixedLimit(
+        "replication.master",
+        "MAX_CONNECTIONS",
+        "Connections to the replication port.",
+        "The oldest connection that is not a replica is closed; a further replica is refused.",
+    ),
+    FixedLimit(
+        "replication.wire",
+        "MAX_QUESTION",
+        "Bytes of a replica's question.",
+        _CLOSED,
+    ),
+    FixedLimit(
+        "store.log_source",
+        "MAX_CHECKED",
+        "Bytes of the log whose checksum a replica may ask for at once.",
+        _CLOSED,
+    ),
+    FixedLimit(
         "nameserver.registration",
         "MAX_FILTER_SERVER_LENGTH",
         "Characters of a filter server's address.",
@@ -237,6 +255,17 @@ _OPERATOR = "for an operator's own input"
 
 #: Constants that no peer meets as a limit, with the reason.
 INTERNAL = {
+    "replication.feeder._MAX_BROUGHT_IN": _WORK,
+    "replication.feeder._MAX_CHECKSUMS": _FORMAT,
+    "replication.feeder._MAX_PUMPED": _WORK,
+    "replication.feeder._MAX_SAMPLES": _WORK,
+    "replication.feeder._MAX_UNSENT": _WORK,
+    "replication.master._MAX_DRAINED": _WORK,
+    "replication.replica._MAX_BACKOFF": _WORK,
+    "replication.wire.MAX_CHECKED_BODY": _FORMAT,
+    "replication.wire.MAX_PLAIN_BODY": _FORMAT,
+    "store.replicated._MAX_RECORD": _FORMAT,
+    "store.replication_settings.MAX_TRANSFER_BATCH": _OPERATOR,
     "base.log_lines.MAX_NAMED": _WORK,
     "broker.config._MAX_HOST_NAME": _OPERATOR,
     "broker.config._MAX_REGION_LENGTH": _OPERATOR,
