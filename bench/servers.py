@@ -332,7 +332,7 @@ def indexed_keys(store: Path) -> int:
 
 
 def wait_for_keys(name: str, store: Path, expected: int) -> None:
-    """Wait until the key index holds so many keys. Raises ServerError if it never does."""
+    """Wait until the key index holds the expected number of keys. Raises ServerError."""
     deadline = time.monotonic() + _INDEX_LIMIT_SECONDS
     while (found := indexed_keys(store)) < expected:
         if time.monotonic() > deadline:
