@@ -48,7 +48,8 @@ class AwayBrokers:
         """Avoid a broker from now on. Idempotent."""
         if address not in self._waiting and not self._is_closed:
             logger.warning("broker %s is away, reading from another replica: %s", address, reason)
-            self._waiting[address] = asyncio.create_task(self._until_back(address))
+            task = self._waiting[address] = asyncio.create_task(self._until_back(address))
+            task.add_done_callback(lambda _: self._waiting.pop(address, None))
 
     async def close(self) -> None:
         """Stop waiting for all brokers."""
@@ -60,13 +61,10 @@ class AwayBrokers:
 
     async def _until_back(self, address: str) -> None:
         pause = FIRST_PAUSE_SECONDS
-        try:
-            while self._is_listed(address):
-                await asyncio.sleep(pause)
-                pause = min(2 * pause, MAX_PAUSE_SECONDS)
-                if await self._answers(address):
-                    logger.info("broker %s is back", address)
-                    return
-            logger.info("broker %s left the routes", address)
-        finally:
-            del self._waiting[address]
+        while self._is_listed(address):
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, MAX_PAUSE_SECONDS)
+            if await self._answers(address):
+                logger.info("broker %s is back", address)
+                return
+        logger.info("broker %s left the routes", address)
