@@ -114,7 +114,7 @@ class RequestCode(IntEnum):
     #: Sent by lite-pull consumers of 5.x instead of PULL_MESSAGE; unknown to 4.9.
     LITE_PULL_MESSAGE = 361
 
-    # Between pyromq's own brokers; RocketMQ's refuse them.
+    # Between pyromq's own brokers; RocketMQ's refuse them. They fit into JSON headers only.
 
     #: A replica copies the SQL92 filters of its master.
     GET_ALL_CONSUMER_FILTER = 70002
