@@ -139,13 +139,17 @@ class Forge:
             made.body = good_body(made, dice.choice((20_000, 20_000, 60_000)))[: 12 * MIB]
             return made.frame("huge_body")
         made = _Request(self.targets[index], number, dice)
-        # The binary form has 16 bits for a code.
-        made.encoding = Encoding(turn % 2) if made.target.code < 1 << 15 else Encoding.JSON
+        if made.target.code <= _MAX_BINARY_CODE:
+            made.encoding = Encoding(turn % 2)
         if turn < 4:
             return made.frame("good")
         damage = made.dice.choices(_DAMAGES, _WEIGHTS)[0]
         damage(made)
         return made.frame(damage.__name__.strip("_"))
+
+
+#: A binary header has 16 bits for the code; pyromq's own codes do not fit.
+_MAX_BINARY_CODE: Final = 0x7FFF
 
 
 class _Request:

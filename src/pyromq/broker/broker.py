@@ -401,7 +401,11 @@ def _bind_ports(config: BrokerConfig, reserved: int) -> _Ports:
         fast = _server(config, main.port - _FAST_PORT_DISTANCE, limits)
         try:
             fast.bind()
-            ha_socket = bound_socket(config.bind_address, main.port + _HA_PORT_DISTANCE)
+            ha_socket = bound_socket(
+                config.bind_address,
+                main.port + _HA_PORT_DISTANCE,
+                is_chosen=config.listen_port != 0,
+            )
         except (OSError, OverflowError):  # the highest port has none above it
             main.close_socket()
             fast.close_socket()
@@ -418,6 +422,7 @@ def _server(config: BrokerConfig, port: int, limits: PeerLimits) -> RemotingServ
         port=port,
         idle_seconds=config.server_channel_max_idle_time_seconds,
         limits=limits,
+        is_port_chosen=config.listen_port != 0,
     )
 
 

@@ -141,7 +141,9 @@ class MetadataSync:
         #: Topics that vanished from the master's table, with the time of that table's version.
         self._vanished: dict[str, int] = {}
         self._transactions: dict[str, dict[int, int]] = {}
-        #: Steps whose failure is logged, and how many entries each step last left out.
+        #: The pairs of the last copy of the offsets.
+        self._pieces = frozenset[int]()
+        #: Steps whose failure is logged, and the most entries that each answer made us leave out.
         self._failed: set[str] = set()
         self._left_out: dict[RequestCode, int] = {}
 
@@ -248,7 +250,10 @@ class MetadataSync:
 
     async def _copy_offsets(self, address: str) -> None:
         code, offsets = RequestCode.GET_ALL_CONSUMER_OFFSET, self._tables.offsets
-        copy = await self._fetch(address, code, copied_offsets, lambda: offsets.version)
+        known = self._pieces if self._is_current(code, offsets.version) else frozenset[int]()
+        copy = await self._fetch(
+            address, code, lambda body: copied_offsets(body, known), lambda: offsets.version
+        )
         if copy is None:
             return
         self._report_left_out(code, copy.left_out)
@@ -256,12 +261,13 @@ class MetadataSync:
         own = [key for key in table if key.partition(SEPARATOR)[0] in TOPICS_WITH_PROGRESS]
         transactions = {key: table.pop(key) for key in own}
         offsets.refuse_too_many(table)
-        self._transactions = transactions
+        self._transactions = {**self._transactions, **transactions}
         pairs = iter(table.items())
         while chunk := dict(itertools.islice(pairs, _MAX_PAIRS_PER_ITERATION)):
             offsets.take_over(chunk)
             await asyncio.sleep(0)
         self._note_seen(code, offsets.version)
+        self._pieces = copy.pieces
         offsets.save_if_changed()
 
     async def _copy_filters(self, address: str) -> None:
@@ -296,8 +302,7 @@ class MetadataSync:
         `version` returns, has not changed since.
         """
         answer = await self._ask(address, code)
-        seen = self._seen.get(code)
-        known = seen.digest if seen is not None and seen.version == version() else b""
+        known = self._seen[code].digest if self._is_current(code, version()) else b""
 
         def work() -> tuple[bytes, T | None]:
             body = _body(answer)
@@ -309,6 +314,11 @@ class MetadataSync:
             # Without a version until the table has taken the answer over.
             self._seen[code] = _Seen(digest, None)
         return decoded
+
+    def _is_current(self, code: RequestCode, version: object) -> bool:
+        """Return whether a table is as the last answer left it."""
+        seen = self._seen.get(code)
+        return seen is not None and seen.version == version
 
     def _note_seen(self, code: RequestCode, version: object) -> None:
         self._seen[code] = self._seen[code]._replace(version=version)
@@ -356,14 +366,14 @@ class MetadataSync:
         return answer
 
     def _report_left_out(self, code: RequestCode, names: list[str]) -> None:
-        if names and len(names) != self._left_out.get(code):
+        if len(names) > self._left_out.get(code, 0):
             logger.warning(
                 "%d entries of %s left out: their names are unusable, such as %r",
                 len(names),
                 code.name,
                 names[0][:100],
             )
-        self._left_out[code] = len(names)
+            self._left_out[code] = len(names)
 
 
 class _Step(NamedTuple):

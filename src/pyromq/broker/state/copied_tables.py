@@ -47,6 +47,10 @@ Table = TypeVar("Table")
 MAX_PERMISSION: Final = 15
 #: Separates topic and group in a key of the offsets.
 SEPARATOR: Final = "@"
+#: Around and between the pairs in the compact JSON of the offsets.
+_HEAD, _BETWEEN, _TAIL = b'{"offsetTable":{', b"},", b"}}}"
+#: Pairs that are parsed in one call: a call on a large table would hold the GIL for a second.
+_PAIRS_PER_PARSE: Final = 1024
 #: No configuration has more delay levels.
 _MAX_DELAY_LEVEL: Final = 1000
 #: The retry topic of a group with the longest name.
@@ -110,10 +114,33 @@ def copied_groups(body: bytes) -> Copy[SubscriptionGroupWrapper]:
     return Copy(SubscriptionGroupWrapper(groups, wrapper.data_version), left_out)
 
 
-def copied_offsets(body: bytes) -> Copy[dict[str, dict[int, int]]]:
-    """Decode GET_ALL_CONSUMER_OFFSET. Raises ValueError."""
-    value = parsed(body, "offsetTable", standard_json=False)
-    table = ConsumerOffsetSerializeWrapper.from_value(value).offset_table
+class OffsetCopy(NamedTuple):
+    """The valid offsets that changed, and the pairs that were left out of them."""
+
+    table: dict[str, dict[int, int]]
+    left_out: list[str]
+    #: Hashes of the JSON of all pairs, for the next copy.
+    pieces: frozenset[int]
+
+
+def copied_offsets(body: bytes, known: frozenset[int] = frozenset()) -> OffsetCopy:
+    """Decode GET_ALL_CONSUMER_OFFSET. Raises ValueError.
+
+    Pairs whose JSON was in the last copy, with these `pieces`, are skipped: decoding takes 60 us
+    per pair, and most groups commit in few of them.
+    """
+    pieces = _pieces_of(body)
+    table: dict[str, dict[int, int]] = {}
+    hashes = [hash(piece) for piece in pieces]
+    changed = [piece for piece, number in zip(pieces, hashes, strict=True) if number not in known]
+    try:
+        for start in range(0, len(changed), _PAIRS_PER_PARSE):
+            batch = _BETWEEN.join(changed[start : start + _PAIRS_PER_PARSE])
+            table |= _decoded_offsets(_HEAD + batch + _TAIL)
+    except ValueError:
+        pieces = []  # not cut between two pairs
+    if not pieces:
+        table, hashes = _decoded_offsets(body), []
     offsets, left_out = {}, []
     for key, queues in table.items():
         topic, _, group = key.partition(SEPARATOR)
@@ -124,7 +151,19 @@ def copied_offsets(body: bytes) -> Copy[dict[str, dict[int, int]]]:
             if not 0 <= queue_id < MAX_QUEUES or offset < -1:
                 raise CopyError(f"{key}: offset {offset} of queue {queue_id}")
         offsets[key] = queues
-    return Copy(offsets, left_out)
+    return OffsetCopy(offsets, left_out, frozenset(hashes))
+
+
+def _pieces_of(body: bytes) -> list[bytes]:
+    """Return the JSON of each pair in the compact form of both brokers; nothing for others."""
+    if not (body.startswith(_HEAD) and body.endswith(_TAIL) and len(body) > len(_HEAD + _TAIL)):
+        return []
+    return body[len(_HEAD) : -len(_TAIL)].split(_BETWEEN)
+
+
+def _decoded_offsets(body: bytes) -> dict[str, dict[int, int]]:
+    value = parsed(body, "offsetTable", standard_json=False)
+    return ConsumerOffsetSerializeWrapper.from_value(value).offset_table
 
 
 def copied_delay_offsets(body: bytes) -> dict[int, int]:

@@ -117,7 +117,7 @@ class RequestCode(IntEnum):
     PROMOTE_BROKER = 70001
     GET_REPLICATION_STATUS = 70003
 
-    # Between pyromq's own brokers; RocketMQ's refuse them.
+    # Between pyromq's own brokers; RocketMQ's refuse them. They fit into JSON headers only.
 
     #: A replica copies the SQL92 filters of its master.
     GET_ALL_CONSUMER_FILTER = 70002

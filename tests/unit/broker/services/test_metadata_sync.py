@@ -239,6 +239,21 @@ async def test_local_changes_are_undone(replica: Replica) -> None:
     assert replica.tables.offsets.query("g", "orders", 1) == 42
 
 
+async def test_one_changed_offset_is_found_among_many(replica: Replica) -> None:
+    offsets = replica.master.tables.offsets
+    fill(replica.master.tables)
+    for number in range(5000):
+        offsets.commit("g", f"t{number}", 0, 1)
+    for changed in range(3):
+        offsets.commit("g", "t77", 0, 100 + changed)
+        offsets.commit(TRANSACTION_GROUP, TRANSACTION_HALF_TOPIC, 0, 6 + changed)
+        assert await replica.sync.sync_now() == []
+        copy = replica.tables.offsets
+        assert len(list(copy.pairs())) == 5002
+        assert copy.query("g", "t77", 0) == 100 + changed
+        assert copy.query(TRANSACTION_GROUP, TRANSACTION_HALF_TOPIC, 0) == 6 + changed
+
+
 async def test_offsets_that_the_master_lacks_stay(replica: Replica) -> None:
     replica.tables.offsets.commit("mine", "orders", 0, 7)
     fill(replica.master.tables)
@@ -298,6 +313,7 @@ async def test_progress_of_another_master_is_forgotten(replica: Replica) -> None
     replica.flushed_offset = 0
     await replica.sync.sync_now()
     replica.address = OTHER
+    replica.masters[OTHER].log_end = 5000
     assert await replica.sync.sync_now() == []
     replica.flushed_offset = 1000
     assert await replica.sync.sync_now() == []

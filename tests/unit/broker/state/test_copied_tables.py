@@ -14,6 +14,7 @@ from pyromq.broker.state.copied_tables import (
     is_usable,
 )
 from pyromq.protocol.wire.bodies import (
+    ConsumerOffsetSerializeWrapper,
     DataVersion,
     SubscriptionGroupConfig,
     SubscriptionGroupWrapper,
@@ -64,7 +65,42 @@ def test_unusable_names_are_left_out(name: str) -> None:
 
 def test_a_pair_without_a_separator_is_left_out() -> None:
     copy = copied_offsets(b'{"offsetTable":{"tg":{0:1},"t@g":{0:2}}}')
-    assert copy == ({"t@g": {0: 2}}, ["tg"])
+    assert (copy.table, copy.left_out) == ({"t@g": {0: 2}}, ["tg"])
+
+
+def test_only_pairs_that_changed_are_decoded_again() -> None:
+    first = copied_offsets(b'{"offsetTable":{"t@g":{0:5},"t@h":{0:6,1:7},"u@g":{}}}')
+    assert first.table == {"t@g": {0: 5}, "t@h": {0: 6, 1: 7}, "u@g": {}}
+    again = copied_offsets(b'{"offsetTable":{"u@g":{},"t@h":{0:6,1:8},"t@g":{0:5}}}', first.pieces)
+    assert again.table == {"t@h": {0: 6, 1: 8}}
+    assert copied_offsets(b'{"offsetTable":{"t@h":{0:6,1:8}}}', again.pieces).table == {}
+    assert copied_offsets(b'{"offsetTable":{}}', again.pieces).table == {}
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"offsetTable":{"t@g":{0:5},"t},@h":{0:6},"u@g":{0:7}}}',
+        b'{"offsetTable": {"t@g":{0:5},"u@g":{0:7}}}',
+        b'{"dataVersion":{"counter":1},"offsetTable":{"t@g":{0:5},"u@g":{0:7}}}',
+        b'{"offsetTable":{"t@g":{0:5},"u@g":{0:7}},"other":{"x":{}}}',
+        b'{"offsetTable":{"t@g":{"0":"5"}, "u@g":{0:7}}}',
+    ],
+)
+def test_every_form_of_the_offsets_is_read(body: bytes) -> None:
+    first = copied_offsets(body)
+    assert first.table.items() >= {"t@g": {0: 5}, "u@g": {0: 7}}.items()
+    changed = copied_offsets(body.replace(b"7", b"8"), first.pieces).table
+    assert changed["u@g"] == {0: 8}
+
+
+def test_many_pairs_are_decoded_in_batches() -> None:
+    table = {f"t{number}@g": {number % 8: number} for number in range(3000)}
+    body = ConsumerOffsetSerializeWrapper(table).encode()
+    assert copied_offsets(body).table == table
+    bad = body.replace(b"{7:2999}", b"{7:-2999}")
+    with pytest.raises(CopyError, match="t2999@g"):
+        copied_offsets(bad)
 
 
 @pytest.mark.parametrize(
