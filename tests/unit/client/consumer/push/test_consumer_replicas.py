@@ -38,7 +38,7 @@ async def test_a_consumer_goes_on_from_the_replica_and_returns(
     handler = Handler()
     async with running_pair(TOPICS.copy()) as (cluster, master, replica):
         await master.put("t", 0, b"before")
-        async with make(cluster, handler, order=order, **QUICK):
+        async with make(cluster, handler, order=order, **QUICK) as consumer:
             await until(lambda: master.offsets.get(("g", "t", 0)) == 1)
             await master.stop()
             master.is_listed = is_listed
@@ -52,6 +52,7 @@ async def test_a_consumer_goes_on_from_the_replica_and_returns(
             await master.restart()
             master.is_listed = True
             await until(lambda: master.offsets["g", "t", 0] == 2)
+            await until(lambda: not consumer._session.away)
             await replica.put("t", 0, b"after")
             async with master.arrived:  # either of them may hold the poll
                 master.arrived.notify_all()
