@@ -49,7 +49,14 @@ class AwayBrokers:
         if address not in self._waiting and not self._is_closed:
             logger.warning("broker %s is away, reading from another replica: %s", address, reason)
             task = self._waiting[address] = asyncio.create_task(self._until_back(address))
-            task.add_done_callback(lambda _: self._waiting.pop(address, None))
+            task.add_done_callback(lambda done: self._ended(address, done))
+
+    def remove(self, address: str) -> None:
+        """Use a broker again that has answered another heartbeat. Idempotent."""
+        task = self._waiting.pop(address, None)
+        if task is not None:
+            logger.info("broker %s is back", address)
+            task.cancel()
 
     async def close(self) -> None:
         """Stop waiting for all brokers."""
@@ -58,6 +65,10 @@ class AwayBrokers:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _ended(self, address: str, task: asyncio.Task[None]) -> None:
+        if self._waiting.get(address) is task:
+            del self._waiting[address]
 
     async def _until_back(self, address: str) -> None:
         pause = FIRST_PAUSE_SECONDS

@@ -95,7 +95,12 @@ async def test_a_returned_master_gets_what_was_committed_to_the_replica() -> Non
         for number in range(4):
             await master.put("t", 0, b"%d" % number)
         async with LitePullConsumer(
-            cluster.namesrv, group="g", start_from=FIRST, commit_interval=0.01, pull_batch_size=1
+            cluster.namesrv,
+            group="g",
+            start_from=FIRST,
+            commit_interval=0.01,
+            pull_batch_size=1,
+            heartbeat_interval=0.05,
         ) as consumer:
             await consumer.assign([MessageQueue("t", "b1", 0)])
             for _ in range(2):
@@ -109,4 +114,9 @@ async def test_a_returned_master_gets_what_was_committed_to_the_replica() -> Non
             await until(lambda: replica.offsets == {("g", "t", 0): 3})
             await master.restart()
             master.is_listed = True
+            await until(lambda: master.offsets == {("g", "t", 0): 3})
+            # So does one that forgot it, as a killed broker does.
+            await master.stop()
+            master.offsets.clear()
+            await master.restart()
             await until(lambda: master.offsets == {("g", "t", 0): 3})
