@@ -159,10 +159,11 @@ def test_a_java_consumer_goes_on_at_the_replica_and_returns_to_the_master(
 
         driver.consumer("before", namesrv, GROUP, TOPIC)
         driver.wait_bodies("before", consumed := send(0, 100))
+        # Not before: a consumer that is closed does not wait for what it is about to commit.
+        wait_until(lambda: _consumed(master) == len(consumed))
         driver.close("before")
         left = send(100, 200)
         replica.wait_for_log_end(master.log_end())
-        wait_until(lambda: _consumed(master) == len(consumed))
         wait_until(lambda: _consumed(replica) == len(consumed))
         master.stop()
 
