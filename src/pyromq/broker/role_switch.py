@@ -107,6 +107,8 @@ class RoleSwitch:
             topics = self._tables.topics
             # The master created them after the last copy of its table.
             topics.adopt(self._store.queue_counts())
+            # Its system topics went with the copy.
+            topics.settings_changed()
             self._role.change(role, MASTER_ID)
             self.start()
             # NameServers ignore the topics of a replica: make them read the table.
