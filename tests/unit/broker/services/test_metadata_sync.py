@@ -584,7 +584,7 @@ async def test_rounds_begin_with_the_address_and_repeat(tmp_path: Path) -> None:
     await replica.sync.stop()
     for _ in range(30):
         await loop.pass_time(1.0)
-    assert len(rounds) == 3
+    assert len(rounds) == 4
 
 
 async def test_the_first_round_begins_at_once(replica: Replica) -> None:
