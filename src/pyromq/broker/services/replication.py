@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import logging
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final, Protocol
 
 from pyromq.base.periodic import PeriodicTasks
@@ -42,8 +42,8 @@ class TableCopy(Protocol):
     async def stop(self) -> None:
         """End."""
 
-    async def sync_now(self) -> None:
-        """Copy now, and return when that is done."""
+    async def sync_now(self) -> Sequence[str] | None:
+        """Copy now; return a message for each table that could not be copied."""
 
 
 class BrokerReplication:
@@ -100,6 +100,10 @@ class BrokerReplication:
         await self._replica.stop()
         await self._master.stop()
 
+    def cut_off(self) -> None:
+        """Break the connections of replicas, as a killed process would; `stop` ends the rest."""
+        self._master.cut_off()
+
     async def become_master(self) -> None:
         """Stop following, and complete the log so that this broker can continue it."""
         await self._tables.stop()
@@ -112,6 +116,17 @@ class BrokerReplication:
         self._store.set_replica(True)
         self._replica.start()
         self._tables.start()
+
+    async def look_for_master(self) -> None:
+        """Ask the NameServers who is the master and connect, without waiting for the next retry."""
+        await self._registration.register_now()
+        if self._role.is_replica:
+            await self._replica.stop()
+            self._replica.start()
+
+    async def copy_tables(self) -> list[str]:
+        """Copy the master's tables; return a message for each that could not be copied."""
+        return list(await self._tables.sync_now() or ())
 
     def _role_changed(self) -> None:
         if not self._role.is_replica:
