@@ -372,7 +372,7 @@ class Cluster:
         self._topics.forget()
 
     def _running_brokers(self) -> set[str]:
-        return {group.name for group in self._groups if group.is_running}
+        return {group.name for group in self._groups if group.master.broker is not None}
 
 
 def _remove(directory: Path, process: int) -> None:

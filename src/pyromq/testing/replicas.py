@@ -51,11 +51,6 @@ class ReplicaGroup:
         return self._master.name
 
     @property
-    def is_running(self) -> bool:
-        """Return whether a broker runs that has the messages."""
-        return any(node.broker is not None for node in self.nodes)
-
-    @property
     def master(self) -> Node:
         """Return the broker that is the master, or was the last one."""
         for node in self.nodes:
@@ -92,12 +87,13 @@ class ReplicaGroup:
             await self._until_following([node])
 
     async def stop_all(self) -> None:
-        """Stop the replicas, then the master."""
-        master = self.master
+        """Stop all brokers."""
+        # At once on both sides: nobody shall warn about the other's departure.
         for node in self.nodes:
-            if node is not master:
-                await node.stop()
-        await master.stop()
+            if node.replication is not None:
+                node.replication.cut_off()
+        for node in self.nodes:
+            await node.stop()
 
     async def reset(self) -> None:
         """Empty all brokers and start them in their first roles."""

@@ -101,8 +101,9 @@ class BrokerReplication:
         await self._master.stop()
 
     def cut_off(self) -> None:
-        """Break the connections of replicas, as a killed process would; `stop` ends the rest."""
+        """Break every connection, as a killed process would; `stop` ends the rest."""
         self._master.cut_off()
+        self._replica.cut_off()
 
     async def become_master(self) -> None:
         """Stop following, and complete the log so that this broker can continue it."""
