@@ -11,15 +11,17 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 from rich.console import Console
 
-from bench import client, cold, connections, delay
+from bench import client, cold, connections, delay, replication
 from bench.ack import AckServer
 from bench.cases import (
     ACK,
     BASE,
+    CATCH_UP,
     CONTENDERS,
     JAVA,
     KAFKA,
@@ -27,6 +29,7 @@ from bench.cases import (
     PURE,
     PYROMQ,
     RECOVERY,
+    REPLICATED,
     START,
     THROUGHPUT,
     Case,
@@ -37,6 +40,7 @@ from bench.nats import NatsServer
 from bench.page import write_page
 from bench.process import syncs_per_second
 from bench.recovery import DEFAULT_SIZE, QUICK_SIZE, measure_recovery
+from bench.replication import Pair, java_pair, measure_catch_up, pyromq_pair
 from bench.report import Rounds, environment, is_committed, merged_with_baseline, render, save
 from bench.servers import (
     REPOSITORY,
@@ -105,6 +109,11 @@ def _measure(options: argparse.Namespace, notes: list[str], console: Console) ->
         rounds |= measure_cases(servers, synced, DATA, amount, console)
         speed = syncs_per_second(DATA)
         notes.append(f"the disk alone manages {speed:,.0f} fdatasync/s of 20 kB each")
+    if REPLICATED.name in options.cases:
+        rounds |= measure_cases(systems.pairs(), [REPLICATED], DATA, amount, console)
+    if {REPLICATED.name, CATCH_UP} & set(options.cases):
+        size = options.catch_up_mib * 1024 * 1024
+        rounds |= measure_catch_up(systems.pairs(), DATA, size, options.rounds, console)
     if RECOVERY in options.cases:
         brokers = systems.brokers_of({}, java_log_level="INFO")  # at which Java logs its recovery
         size = options.recovery_mib * 1024 * 1024
@@ -158,6 +167,18 @@ class _Systems:
         chosen = [server for name, server in made.items() if name in self._only]
         return [server for server in chosen if self._is_installed(server)]
 
+    def pairs(self) -> list[Pair]:
+        """Return the RocketMQ brokers among the contenders, each with a replica."""
+        made: dict[str, Callable[[], Pair]] = {
+            JAVA: java_pair,
+            PYROMQ: pyromq_pair,
+            PURE: partial(pyromq_pair, name=PURE, is_pure=True),
+        }
+        if self._base is not None:
+            made[BASE] = partial(pyromq_pair, name=BASE, tree=self._base)
+        chosen = [make() for name, make in made.items() if name in self._only]
+        return [pair for pair in chosen if self._is_installed(pair)]
+
     def _is_installed(self, system: System) -> bool:
         try:
             system.prepare()
@@ -206,7 +227,8 @@ def _measure_alone(options: argparse.Namespace, console: Console) -> tuple[str, 
 
 def _options() -> argparse.Namespace:
     throughput = [case.name for case in THROUGHPUT]
-    known = [*throughput, START, RECOVERY, _CLIENT]
+    optional = [REPLICATED.name, CATCH_UP, RECOVERY, _CLIENT]
+    known = [*throughput, START, *optional]
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="Run briefly and save nothing.")
     parser.add_argument(
@@ -225,10 +247,14 @@ def _options() -> argparse.Namespace:
         "--cases",
         default=",".join((*throughput, START)),
         help=f"Run these cases, separated by commas: {', '.join(known)}; or one of "
-        f"{', '.join(_ALONE)} by itself. By default, all but {RECOVERY} and {_CLIENT}.",
+        f"{', '.join(_ALONE)} by itself. By default, all but {', '.join(optional)}; "
+        f"{REPLICATED.name} includes {CATCH_UP}.",
     )
     parser.add_argument(
         "--recovery-mib", type=int, help="Set the log size of the recovery case (4096)."
+    )
+    parser.add_argument(
+        "--catch-up-mib", type=int, help="Set the log size of the catchup case (4096)."
     )
     parser.add_argument("--cold-mib", type=int, help="Set the backlog of the cold case (1024).")
     parser.add_argument(
@@ -276,6 +302,7 @@ def _fill_in_amounts(options: argparse.Namespace, parser: argparse.ArgumentParse
     is_quick = options.quick
     for name, quick, full in (
         ("recovery_mib", QUICK_SIZE // 1024**2, DEFAULT_SIZE // 1024**2),
+        ("catch_up_mib", replication.QUICK_SIZE // 1024**2, replication.DEFAULT_SIZE // 1024**2),
         ("cold_mib", cold.QUICK_SIZE // 1024**2, cold.DEFAULT_SIZE // 1024**2),
         ("messages", 100_000, 1_000_000),
         ("fill", 100_000, 500_000),

@@ -33,6 +33,7 @@ class AckServer:
     """The program as a contender."""
 
     name = ACK
+    replica_pids: tuple[int, ...] = ()
 
     def __init__(self) -> None:
         self.port = 0

@@ -43,6 +43,7 @@ class Case:
     scale: float
     contenders: tuple[str, ...] = ROCKETMQ
     is_sync: bool = False  # runs on servers with flushDiskType=SYNC_FLUSH
+    is_replicated: bool = False  # runs on pairs, and every response must be a success
 
 
 _SEND, _PULL = Kind.SEND, Kind.PULL
@@ -154,6 +155,22 @@ THROUGHPUT = (
     ),
 )
 
+#: Not part of THROUGHPUT: a run of it starts a master and a replica of each contender.
+REPLICATED = Case(
+    "replication",
+    "send 128 B with SYNC_MASTER and a replica, 4 x 64 in flight",
+    _SEND,
+    "BenchmarkReplicated",
+    128,
+    4,
+    64,
+    0.5,
+    is_replicated=True,
+)
+
+#: The only figure of a round with a response that was not a success.
+INVALID = "invalid"
+
 #: Figures of a case and how to print them, by the name of the figure.
 Figures = dict[str, tuple[str, str]]
 
@@ -168,6 +185,17 @@ LOAD_FIGURES: Figures = {
     "load_cores": ("cores the load generator used", "{:.2f}"),
     "load_us": ("generator CPU µs per message", "{:.2f}"),
     "slices": ("slices of warm-up", "{:.0f}"),
+}
+_REPLICATED_FIGURES: Figures = LOAD_FIGURES | {
+    "cpu_us": ("CPU of master and replica, µs per message", "{:.2f}"),
+    "rss_mib": ("RSS of master and replica, MiB", "{:,.0f}"),
+    "server_cores": ("cores that both used", "{:.2f}"),
+}
+_CATCH_UP_FIGURES: Figures = {
+    "rate": ("log received and dispatched, MB/s", "{:,.0f}"),
+    "catch_up_s": ("first received byte to the end, s", "{:.2f}"),
+    "cpu_s": ("CPU of master and replica, s", "{:.2f}"),
+    "wait_s": ("start of the replica to its first byte, s", "{:.2f}"),
 }
 _START_FIGURES: Figures = {
     "startup_s": ("start to first accepted send, s", "{:.3f}"),
@@ -199,8 +227,8 @@ class Section:
     figures: Figures = field(hash=False)
 
 
-#: The client cases and the recovery have their own modules; these are their names in a report.
-START, RECOVERY = "start", "recovery"
+#: Clients, recovery and catching up have their own modules; these are their names in a report.
+START, RECOVERY, CATCH_UP = "start", "recovery", "catchup"
 CLIENT_TITLES = {
     "client-send": "client: async single sends, 256 in flight",
     "client-accumulate": "client: sends through the accumulator",
@@ -209,6 +237,8 @@ CLIENT_TITLES = {
 }
 SECTIONS = (
     *(Section(case.name, case.title, LOAD_FIGURES) for case in THROUGHPUT),
+    Section(REPLICATED.name, REPLICATED.title, _REPLICATED_FIGURES),
+    Section(CATCH_UP, "replica that catches up", _CATCH_UP_FIGURES),
     Section(START, "start on an empty store", _START_FIGURES),
     Section(RECOVERY, "recovery after a kill", _RECOVERY_FIGURES),
     *(Section(name, title, _CLIENT_FIGURES) for name, title in CLIENT_TITLES.items()),
@@ -252,6 +282,10 @@ BOUNDS = (
     Bound("sync", "rate", 1.5, at_most=False),
     Bound("sync", "p99_ms", 0.8),
     Bound("sync", "p999_ms", 1.0),
+    Bound(REPLICATED.name, "rate", 1.0, at_most=False),
+    Bound(REPLICATED.name, "p99_ms", 1.0),
+    Bound(REPLICATED.name, "cpu_us", 0.7),
+    Bound(CATCH_UP, "rate", 2.0, at_most=False),
     Bound(RECOVERY, "rate", 3.0, at_most=False),
     Bound(RECOVERY, "indexed_rate", 3.0, at_most=False),
     Bound("client-send", "rate", 1.2, at_most=False),

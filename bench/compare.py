@@ -21,7 +21,7 @@ from pathlib import Path
 import orjson
 from rich.console import Console
 
-from bench.cases import FILL, JAVA, KAFKA, ROCKETMQ, START, Case, Kind
+from bench.cases import FILL, INVALID, JAVA, KAFKA, ROCKETMQ, START, Case, Kind
 from bench.frames import QUEUES
 from bench.load import LoadOrder
 from bench.process import memory_mib, wait_until_resting
@@ -34,6 +34,10 @@ _LAPS_PER_ROUND = 0x1000
 _COMPILING = (JAVA, KAFKA)
 #: Cases of large bodies need enough messages for a p99.
 _MIN_CASE_MESSAGES = 800
+
+
+class RoundError(ServerError):
+    """The load of one round failed: a response was not a success, or did not arrive."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +61,11 @@ class Running:
     stored: dict[str, int | None] = field(default_factory=dict)
     sent: int = 0
 
+    @property
+    def pids(self) -> tuple[int, ...]:
+        """Return all processes that are measured."""
+        return self.pid, *self.system.replica_pids
+
 
 def measure_cases(
     systems: Sequence[System],
@@ -77,9 +86,8 @@ def measure_cases(
                 for each in running:
                     if each.system.name not in case.contenders:
                         continue
-                    figures = _run(each, case, amount, number)
+                    figures = _run_valid(each, case, amount, number, console)
                     rounds[case.name].setdefault(each.system.name, []).append(figures)
-                    console.print(_line(each.system.name, figures))
         for each in running:
             each.system.check(each.sent)
     return rounds
@@ -116,8 +124,10 @@ def _running(system: System, data: Path) -> Iterator[Running]:
         system.wait_until_ready(pid)
         yield Running(system, pid)
     finally:
-        system.stop()
-        shutil.rmtree(directory, ignore_errors=True)
+        try:
+            system.stop()
+        finally:
+            shutil.rmtree(directory, ignore_errors=True)
         os.sync()  # the next one must not pay for this one's dirty pages
 
 
@@ -132,6 +142,28 @@ def _prepare(running: Running, cases: Sequence[Case], amount: Amount, console: C
         )
         running.sent += int(_load(order)["accepted"])
         running.stored[FILL.topic] = system.stored(FILL.topic)
+
+
+def _run_valid(
+    running: Running, case: Case, amount: Amount, number: int, console: Console
+) -> dict[str, float]:
+    """Run one round; with replicas, a round with any other response than a success is invalid.
+
+    An invalid round has the figure INVALID only. Without replicas it ends the run.
+    """
+    name = running.system.name
+    try:
+        figures = _run(running, case, amount, number)
+    except RoundError as error:
+        if not case.is_replicated:
+            raise
+        console.print(f"  {name:7} INVALID round: {error}")
+        # Sends that were not acknowledged in time are stored all the same.
+        wait_until_resting(*running.pids)
+        running.stored[case.topic] = running.system.stored(case.topic)
+        return {INVALID: 1.0}
+    console.print(_line(name, figures))
+    return figures
 
 
 def _run(running: Running, case: Case, amount: Amount, number: int) -> dict[str, float]:
@@ -149,8 +181,11 @@ def _run(running: Running, case: Case, amount: Amount, number: int) -> dict[str,
         max_slices=1 if is_warm else amount.max_slices,
         first_lap=number * _LAPS_PER_ROUND,
         stored_per_queue=before // QUEUES if is_pull and before else 0,
+        replica_pids=running.system.replica_pids,
     )
     figures = _load(order)
+    if case.is_replicated and figures.get("refused"):
+        raise RoundError(f"{figures['refused']:,.0f} sends were refused as busy")
     if not is_pull:
         accepted, stored = int(figures["accepted"]), system.stored(case.topic)
         if stored is not None and before is not None and stored - before != accepted:
@@ -161,7 +196,7 @@ def _run(running: Running, case: Case, amount: Amount, number: int) -> dict[str,
         running.stored[case.topic] = stored
         running.sent += accepted
     os.sync()  # the next server must not pay for this one's dirty pages
-    return figures | memory_mib(running.pid)
+    return figures | memory_mib(*running.pids)
 
 
 def _protocol(system: System) -> str:
@@ -177,7 +212,7 @@ def _load(order: LoadOrder) -> dict[str, float]:
         check=False,
     )
     if done.returncode != 0:
-        raise ServerError(f"case {order.case} failed: see the load generator's error above")
+        raise RoundError(f"case {order.case} failed: see the load generator's error above")
     figures: dict[str, float] = orjson.loads(done.stdout)
     return figures
 

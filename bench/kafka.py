@@ -52,6 +52,7 @@ class KafkaServer:
     """A broker that is its own controller, with its files in a directory."""
 
     name = KAFKA
+    replica_pids: tuple[int, ...] = ()
 
     def __init__(self) -> None:
         self.port = 0

@@ -25,7 +25,7 @@ import orjson
 
 from bench import nats
 from bench.answers import LoadError
-from bench.cases import FILL, KAFKA, NATS, THROUGHPUT, Case, Kind
+from bench.cases import FILL, KAFKA, NATS, REPLICATED, THROUGHPUT, Case, Kind
 from bench.frames import (
     QUEUES,
     Encoding,
@@ -59,6 +59,12 @@ class LoadOrder:
     max_slices: int
     first_lap: int = 0  # rounds must not repeat each other's keys
     stored_per_queue: int = 0  # for pulls: messages per queue of the topic
+    replica_pids: Sequence[int] = ()  # measured together with the server
+
+    @property
+    def pids(self) -> tuple[int, ...]:
+        """Return all processes whose CPU counts."""
+        return self.server_pid, *self.replica_pids
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,24 +120,23 @@ def main() -> None:
 
 def run(order: LoadOrder) -> LoadResult:
     """Connect, warm up, measure, wait until the server is idle."""
-    case = next(case for case in (FILL, *THROUGHPUT) if case.name == order.case)
+    case = next(case for case in (FILL, *THROUGHPUT, REPLICATED) if case.name == order.case)
     with ExitStack() as stack:
         return measure(_connected(case, order, stack), order)
 
 
 def measure(load: Load, order: LoadOrder) -> LoadResult:
     """Warm up, then measure."""
-    pid = order.server_pid
     slices, accepted, is_settled = _warm_up(load, order)
     messages = whole(order.messages, load.unit)
-    server_before = cpu_seconds(pid)
+    server_before = cpu_seconds(*order.pids)
     load_before = load.cpu()
     began = time.perf_counter()
     load.run(messages)
     seconds = time.perf_counter() - began
     load_cpu = load.cpu() - load_before
-    server_busy = cpu_seconds(pid) - server_before
-    server_cpu = wait_until_resting(pid) - server_before
+    server_busy = cpu_seconds(*order.pids) - server_before
+    server_cpu = wait_until_resting(*order.pids) - server_before
     (p50, p99, p999), refused, reads = load.results()
     frames = messages // load.unit
     messages -= refused
@@ -163,15 +168,15 @@ def _warm_up(load: Load, order: LoadOrder) -> tuple[int, int, bool]:
     """
     size = whole(order.messages // 20, load.unit)
     accepted = 0
-    wait_until_resting(order.server_pid)
+    wait_until_resting(*order.pids)
     costs: list[float] = []
     while len(costs) < order.max_slices and not has_settled(costs):
-        before = cpu_seconds(order.server_pid)
+        before = cpu_seconds(*order.pids)
         began = time.perf_counter()
         load.run(size)
         seconds = time.perf_counter() - began
         done = size - load.forget()
-        costs.append((wait_until_resting(order.server_pid) - before) / max(1, done))
+        costs.append((wait_until_resting(*order.pids) - before) / max(1, done))
         accepted += done
         size = whole(min(int(size / seconds * _SLICE_SECONDS), order.messages), load.unit)
     return len(costs), accepted, has_settled(costs)

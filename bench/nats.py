@@ -56,6 +56,7 @@ class NatsServer:
     """One server with JetStream; the subjects of its stream are the benchmark's topics."""
 
     name = "nats"
+    replica_pids: tuple[int, ...] = ()
 
     def __init__(self) -> None:
         self.port = 0

@@ -16,6 +16,7 @@ import orjson
 
 from bench.cases import (
     ACK,
+    CATCH_UP,
     CLIENT_TITLES,
     CONTENDERS,
     JAVA,
@@ -23,6 +24,7 @@ from bench.cases import (
     NATS,
     PYROMQ,
     RECOVERY,
+    REPLICATED,
     SECTIONS,
     START,
     THROUGHPUT,
@@ -101,7 +103,12 @@ def render_tables(rounds: Rounds, environments: Mapping[str, Mapping[str, Any]])
         "p99.9 in ms:\n",
         _by_case(rounds, loads, "p999_ms"),
     ]
-    for name, title in ((START, "Start"), (RECOVERY, "Recovery after a kill")):
+    for name, title in (
+        (REPLICATED.name, "Replication"),
+        (CATCH_UP, "Replica that catches up"),
+        (START, "Start"),
+        (RECOVERY, "Recovery after a kill"),
+    ):
         if name in rounds:
             parts += [f"### {title}\n", _by_figure(rounds, by_name[name])]
     if clients:
@@ -135,7 +142,7 @@ def _contenders(rounds: Rounds, sections: Sequence[Section], figure: str) -> lis
         name
         for section in sections
         for name, each in rounds[section.name].items()
-        if each and figure in each[0]
+        if any(figure in one for one in each)
     }
     others = sorted(names - set(CONTENDERS))  # clients of other projects
     return [name for name in (*CONTENDERS, *others) if name in names]

@@ -17,12 +17,13 @@ _REST_STEP_SECONDS = 0.5
 _REST_LIMIT_SECONDS = 20.0
 
 
-def cpu_seconds(pid: int, *, with_ended: bool = False) -> float:
-    """Return user and system time of all threads, past and present.
+def cpu_seconds(*pids: int, with_ended: bool = False) -> float:
+    """Return user and system time of all threads of these processes, past and present.
 
     Includes running descendants; `with_ended` adds descendants that have exited.
     """
-    return sum(_cpu_ticks(member, with_ended) for member in _family(pid)) / _TICKS_PER_SECOND
+    members = (member for pid in pids for member in _family(pid))
+    return sum(_cpu_ticks(member, with_ended) for member in members) / _TICKS_PER_SECOND
 
 
 def own_cpu() -> float:
@@ -31,11 +32,11 @@ def own_cpu() -> float:
     return usage.ru_utime + usage.ru_stime
 
 
-def memory_mib(pid: int) -> dict[str, float]:
-    """Return resident memory: total, anonymous and file-backed."""
+def memory_mib(*pids: int) -> dict[str, float]:
+    """Return resident memory of processes: total, anonymous and file-backed."""
     names = {"VmRSS": "rss_mib", "RssAnon": "anonymous_mib", "RssFile": "file_mib"}
     sums = dict.fromkeys(names.values(), 0.0)
-    for member in _family(pid):
+    for member in (member for pid in pids for member in _family(pid)):
         for line in Path(f"/proc/{member}/status").read_text().splitlines():
             key, _, value = line.partition(":")
             if key in names:
@@ -43,19 +44,20 @@ def memory_mib(pid: int) -> dict[str, float]:
     return sums
 
 
-def wait_until_resting(pid: int) -> float:
-    """Block until the server is idle; return its CPU seconds at that moment.
+def wait_until_resting(*pids: int) -> float:
+    """Block until the server's processes are idle; return their CPU seconds at that moment.
 
     Work deferred until after the response (flushing, consume queues, the key index) belongs to the
     messages that caused it, so the CPU time of a case counts until the server is idle. The timers
     of an idle server do not count.
     """
     deadline = time.monotonic() + _REST_LIMIT_SECONDS
-    before = cpu_seconds(pid)
+    resting = _RESTING_SHARE * _REST_STEP_SECONDS * len(pids)
+    before = cpu_seconds(*pids)
     while True:
         time.sleep(_REST_STEP_SECONDS)
-        now = cpu_seconds(pid)
-        if now - before <= _RESTING_SHARE * _REST_STEP_SECONDS or time.monotonic() > deadline:
+        now = cpu_seconds(*pids)
+        if now - before <= resting or time.monotonic() > deadline:
             return before
         before = now
 

@@ -36,7 +36,7 @@ _BODY_SIZE = 1024
 _TOPICS = 4
 _QUEUES_PER_TOPIC = 4
 _MESSAGES_PER_CHUNK = 64
-_KEYS_PER_MESSAGE = 2
+KEYS_PER_MESSAGE = 2
 _INDEX_LIMIT_SECONDS = 300.0
 
 
@@ -67,6 +67,21 @@ def write_killed_store(root: Path, size: int) -> tuple[int, int]:
     config = MessageStoreConfig(store_path_root_dir=str(root), message_index_enable=False)
     store = MessageStore(config, encode_host("127.0.0.1", 10911))
     store.start()
+    count = fill(store, size)
+    written = store.max_physical_offset
+    store.stop()
+    (root / "checkpoint").unlink()
+    (root / "abort").touch()
+    shutil.rmtree(root / "consumequeue")
+    shutil.rmtree(root / "index")
+    return count, written
+
+
+def fill(store: MessageStore, size: int, count: int = 0) -> int:
+    """Append messages until the log has `size` bytes; return `count` plus their number.
+
+    The keys of a message contain its number, from `count` on.
+    """
     body = os.urandom(_BODY_SIZE)
     host = encode_host("127.0.0.1", 40404)
     tags_code = java_hash("TagA")
@@ -76,7 +91,6 @@ def write_killed_store(root: Path, size: int) -> tuple[int, int]:
         for topic in range(_TOPICS)
         for queue_id in range(_QUEUES_PER_TOPIC)
     ]
-    count = 0
     while store.max_physical_offset < size:
         for _ in range(_MESSAGES_PER_CHUNK):
             properties = (
@@ -87,13 +101,7 @@ def write_killed_store(root: Path, size: int) -> tuple[int, int]:
             store.put(queue, body, properties, tags_code, 0, 0, now, host, 0)
             count += 1
         store.seal()
-    written = store.max_physical_offset
-    store.stop()
-    (root / "checkpoint").unlink()
-    (root / "abort").touch()
-    shutil.rmtree(root / "consumequeue")
-    shutil.rmtree(root / "index")
-    return count, written
+    return count
 
 
 def _measure(server: Server, written: Path, messages: int, size: int) -> dict[str, float]:
@@ -101,13 +109,13 @@ def _measure(server: Server, written: Path, messages: int, size: int) -> dict[st
     # Java's store is the data directory itself, pyromq's a directory below it.
     store = data if isinstance(server, JavaServer) else data / "store"
     try:
-        _copy(written, store)
+        copy_store(written, store)
         os.sync()  # neither server must pay for the copy
         began = time.perf_counter()
         pid = server.start(data)
         wait_for_first_send(server, pid)
         started = time.perf_counter() - began
-        _wait_for_keys(server, messages * _KEYS_PER_MESSAGE)
+        _wait_for_keys(server, messages * KEYS_PER_MESSAGE)
         indexed = time.perf_counter() - began
         recovery = _seconds_in_log(server)
         # Java does no indexing between recovery and its first response.
@@ -125,7 +133,7 @@ def _measure(server: Server, written: Path, messages: int, size: int) -> dict[st
         os.sync()
 
 
-def _copy(written: Path, store: Path) -> None:
+def copy_store(written: Path, store: Path) -> None:
     """Copy a store, with the holes of the killed broker's last segment."""
     store.parent.mkdir(parents=True, exist_ok=True)
     subprocess.run(["cp", "-r", "--sparse=always", written, store], check=True)

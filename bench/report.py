@@ -25,8 +25,8 @@ from bench.cases import (
     BASE,
     BOUNDS,
     CONTENDERS,
+    INVALID,
     JAVA,
-    LOAD_FIGURES,
     PYROMQ,
     SECTIONS,
     Bound,
@@ -126,6 +126,12 @@ def render(rounds: Rounds, facts: Mapping[str, object]) -> tuple[str, list[str]]
             console.print(f"NOTE  {line}")
         else:
             missed.append(line)
+    for contender, section, count in _invalid(rounds, sections):
+        line = f"{contender}: {count} rounds of {section.title!r} were invalid"
+        if contender == JAVA:
+            console.print(f"NOTE  {line}")
+        else:
+            missed.append(line)
     for line in missed:
         console.print(f"MISSED  {line}")
     return "\n".join(line.rstrip() for line in text.getvalue().splitlines()) + "\n", missed
@@ -203,11 +209,19 @@ def _unsettled(rounds: Rounds, sections: Sequence[Section]) -> Iterator[str]:
 
 def _refusals(rounds: Rounds, sections: Sequence[Section]) -> Iterator[tuple[str, Section, float]]:
     for section in sections:
-        if section.figures is LOAD_FIGURES:
+        if "load_cores" in section.figures:
             for contender in rounds[section.name]:
                 refused = spread(rounds, section.name, contender, "refused")
                 if refused is not None and refused.high:
                     yield contender, section, refused.high
+
+
+def _invalid(rounds: Rounds, sections: Sequence[Section]) -> Iterator[tuple[str, Section, int]]:
+    for section in sections:
+        for contender, each in rounds[section.name].items():
+            count = sum(INVALID in one for one in each)
+            if count:
+                yield contender, section, count
 
 
 def _notes(facts: Mapping[str, object]) -> str:
@@ -219,7 +233,8 @@ def _notes(facts: Mapping[str, object]) -> str:
         "\nthe last response and includes deferred work. Start-up lasts from spawning the processes"
         "\n(Java: NameServer and broker together) until a send succeeds. Java logs warnings only."
         "\nLatencies are per request (a batch or a pull is one request). Ratios are those of"
-        "\nmedians. ack only acknowledges: its rate is the load generator's ceiling.\n"
+        "\nmedians. With a replica, CPU and RSS are those of both brokers, without the NameServer."
+        "\nack only acknowledges: its rate is the load generator's ceiling.\n"
     )
 
 

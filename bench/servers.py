@@ -68,10 +68,12 @@ class NotInstalledError(ServerError):
 
 
 class System(Protocol):
-    """A system under test in one process."""
+    """A system under test: one process, or one with its replicas."""
 
     name: str
     port: int
+    #: Processes that are measured together with the one that `start` returns.
+    replica_pids: tuple[int, ...]
 
     def prepare(self) -> None:
         """Install the system. Raises NotInstalledError."""
@@ -104,6 +106,7 @@ class Server:
     def __init__(self, name: str, settings: Mapping[str, str] | None = None) -> None:
         self.name = name
         self.port = 0
+        self.replica_pids: tuple[int, ...] = ()
         self.namesrv = ""
         self.store = Path()  # root of RocketMQ's store layout
         self._settings = dict(settings or {})
@@ -130,12 +133,7 @@ class Server:
 
     def check(self, sent: int) -> None:
         """Check that both keys of each message, its own and the producer's, are indexed."""
-        expected = (sent + 1) * 2  # with the first send
-        deadline = time.monotonic() + _INDEX_LIMIT_SECONDS
-        while (found := indexed_keys(self.store)) < expected:
-            if time.monotonic() > deadline:
-                raise ServerError(f"{self.name}: the key index holds {found} keys of {expected}")
-            time.sleep(0.1)
+        wait_for_keys(self.name, self.store, (sent + 1) * 2)  # with the first send
 
     def output(self) -> str:
         """Return the end of the processes' output."""
@@ -331,6 +329,15 @@ def indexed_keys(store: Path) -> int:
             (count,) = struct.unpack_from(">I", head.read(_INDEX_HEAD_SIZE), _INDEX_COUNT_AT)
         total += max(0, count - 1)  # a file's count starts at 1
     return total
+
+
+def wait_for_keys(name: str, store: Path, expected: int) -> None:
+    """Wait until the key index holds the expected number of keys. Raises ServerError."""
+    deadline = time.monotonic() + _INDEX_LIMIT_SECONDS
+    while (found := indexed_keys(store)) < expected:
+        if time.monotonic() > deadline:
+            raise ServerError(f"{name}: the key index holds {found} keys of {expected}")
+        time.sleep(0.1)
 
 
 def exchange(port: int, frame: bytes) -> dict[str, Any]:

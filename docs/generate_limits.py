@@ -25,7 +25,7 @@ from pyromq.store.config import MessageStoreConfig
 PAGE = Path(__file__).with_name("limits.md")
 PACKAGE = Path(pyromq.__file__).parent
 #: Peers reach the code of these packages.
-PACKAGES = ("base", "broker", "nameserver", "protocol", "remoting", "store")
+PACKAGES = ("base", "broker", "nameserver", "protocol", "remoting", "replication", "store")
 
 _INTRODUCTION = """\
 # Limits
@@ -174,6 +174,24 @@ FIXED = (
         "A request that needs a new topic gets SYSTEM_ERROR.",
     ),
     FixedLimit(
+        "broker.state.copied_tables",
+        "_MAX_DELAY_LEVEL",
+        "Delay levels in the progress that a replica copies.",
+        "The replica ignores the answer of its master, with a line in the log.",
+    ),
+    FixedLimit(
+        "protocol.wire.large_bodies",
+        "MAX_BODY",
+        "Bytes of a whole table in a response, after compression for pyromq's replicas.",
+        _SYSTEM_ERROR,
+    ),
+    FixedLimit(
+        "protocol.wire.large_bodies",
+        "MAX_DECOMPRESSED",
+        "Bytes of a table that a replica copies, after decompression.",
+        "The replica ignores the answer of its master, with a line in the log.",
+    ),
+    FixedLimit(
         "nameserver.handlers",
         "MAX_WAITING_SIZE",
         "Bytes of registrations that wait for their turn.",
@@ -204,6 +222,24 @@ FIXED = (
         _SYSTEM_ERROR,
     ),
     FixedLimit(
+        "replication.master",
+        "MAX_CONNECTIONS",
+        "Connections to the replication port.",
+        "The oldest connection that is not a replica is closed; a further replica is refused.",
+    ),
+    FixedLimit(
+        "replication.wire",
+        "MAX_QUESTION",
+        "Bytes of a replica's question.",
+        _CLOSED,
+    ),
+    FixedLimit(
+        "store.log_source",
+        "MAX_CHECKED",
+        "Bytes of the log whose checksum a replica may ask for at once.",
+        _CLOSED,
+    ),
+    FixedLimit(
         "nameserver.registration",
         "MAX_FILTER_SERVER_LENGTH",
         "Characters of a filter server's address.",
@@ -219,12 +255,28 @@ _OPERATOR = "for an operator's own input"
 
 #: Constants that no peer meets as a limit, with the reason.
 INTERNAL = {
+    "replication.feeder._MAX_BROUGHT_IN": _WORK,
+    "replication.feeder._MAX_CHECKSUMS": _FORMAT,
+    "replication.feeder._MAX_PUMPED": _WORK,
+    "replication.feeder._MAX_SAMPLES": _WORK,
+    "replication.feeder._MAX_UNSENT": _WORK,
+    "replication.master._MAX_DRAINED": _WORK,
+    "replication.replica._MAX_BACKOFF": _WORK,
+    "replication.wire.MAX_CHECKED_BODY": _FORMAT,
+    "replication.wire.MAX_PLAIN_BODY": _FORMAT,
+    "store.replicated._MAX_RECORD": _FORMAT,
+    "store.replication_settings.MAX_TRANSFER_BATCH": _OPERATOR,
     "base.log_lines.MAX_NAMED": _WORK,
     "broker.config._MAX_HOST_NAME": _OPERATOR,
     "broker.config._MAX_REGION_LENGTH": _OPERATOR,
     "broker.handlers.admin.consume_stats._MAX_QUEUES_PER_ITERATION": _WORK,
     "broker.handlers.admin.offsets._MAX_ITEMS_PER_ITERATION": _WORK,
     "broker.handlers.admin.topic._MAX_PERMISSION": _FORMAT,
+    "broker.services.copied_progress._MAX_NOTED": _WORK,
+    "broker.services.metadata_sync._MAX_PAIRS_PER_ITERATION": _WORK,
+    "broker.state.copied_tables.MAX_PERMISSION": _FORMAT,
+    "broker.state.copied_tables._MAX_NAME_LENGTH": _FORMAT,
+    "broker.state.filters._MAX_CLOCK_DIFFERENCE_MS": _WORK,
     "broker.handlers.heartbeat._MAX_GROUPS_PER_ITERATION": _WORK,
     "broker.handlers.locks._MAX_QUEUES_PER_ITERATION": _WORK,
     "broker.state.queue_locks._MAX_LOCKS_PER_ITERATION": _WORK,

@@ -122,6 +122,7 @@ SECTIONS = (
             "ClientStateError",
             "NameServerError",
             "TopicNotFoundError",
+            "NoMasterError",
             "BrokerError",
             "AnswerError",
             "RequestTimeoutError",

@@ -26,8 +26,9 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "protocol": frozenset({"base"}),
     "store": frozenset({"protocol", "base"}),
     "remoting": frozenset({"protocol", "base"}),
+    "replication": frozenset({"remoting", "store", "protocol", "base"}),
     "nameserver": frozenset({"remoting", "protocol", "base"}),
-    "broker": frozenset({"remoting", "store", "protocol", "base"}),
+    "broker": frozenset({"replication", "remoting", "store", "protocol", "base"}),
     "client": frozenset({"remoting", "protocol", "base"}),
     "spark": frozenset({"client", "store", "remoting", "protocol", "base"}),
     "testing": frozenset(

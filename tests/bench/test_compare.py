@@ -8,12 +8,12 @@ import pytest
 from rich.console import Console
 
 from bench import compare
-from bench.cases import FILL, START, THROUGHPUT
-from bench.compare import Amount, measure_cases, measure_starts
+from bench.cases import FILL, INVALID, REPLICATED, START, THROUGHPUT
+from bench.compare import Amount, RoundError, measure_cases, measure_starts
 from bench.load import LoadOrder
 from bench.servers import ServerError
 
-CASES = {case.name: case for case in THROUGHPUT}
+CASES = {case.name: case for case in (*THROUGHPUT, REPLICATED)}
 AMOUNT = Amount(messages=100_000, fill=8_000, rounds=2, max_slices=7, starts=2)
 QUIET = Console(quiet=True)
 
@@ -25,6 +25,7 @@ class FakeSystem:
         self.name = name
         self.port = port
         self.lost = lost
+        self.replica_pids: tuple[int, ...] = ()
         self.topics: dict[str, int] = {}
         self.checked: list[int] = []
         self._events = events
@@ -76,7 +77,7 @@ def systems(events: list[str], monkeypatch: pytest.MonkeyPatch) -> list[FakeSyst
         return dict.fromkeys(figures, 1.0) | {"accepted": order.messages}
 
     monkeypatch.setattr(compare, "_load", load)
-    monkeypatch.setattr(compare, "wait_until_resting", lambda _: 0.0)
+    monkeypatch.setattr(compare, "wait_until_resting", lambda *_: 0.0)
     monkeypatch.setattr(os, "sync", lambda: None)
     return made
 
@@ -108,6 +109,58 @@ def test_a_lost_message_fails_the_run(systems: list[FakeSystem], tmp_path: Path)
     systems[1].lost = 1
     with pytest.raises(ServerError, match="100000 sends were acknowledged, 99999 stored"):
         measure_cases(systems, [CASES["send128"]], tmp_path, AMOUNT, QUIET)
+
+
+def test_replicas_are_measured_with_their_master(
+    systems: list[FakeSystem], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    orders: list[LoadOrder] = []
+    load = compare._load
+
+    def load_and_keep(order: LoadOrder) -> dict[str, float]:
+        orders.append(order)
+        return load(order)
+
+    monkeypatch.setattr(compare, "_load", load_and_keep)
+    rounds = measure_cases(systems[1:], [REPLICATED], tmp_path, AMOUNT, QUIET)
+    systems[1].replica_pids = (os.getpid(),)
+    twice = measure_cases(systems[1:], [REPLICATED], tmp_path, AMOUNT, QUIET)
+    assert [order.pids for order in orders] == 2 * [(os.getpid(),)] + 2 * [2 * (os.getpid(),)]
+    memory = [each["replication"]["pyromq"][0]["rss_mib"] for each in (rounds, twice)]
+    assert memory[1] > 1.5 * memory[0]
+
+
+@pytest.mark.parametrize("how", ["failed", "busy"])
+def test_a_round_of_a_pair_without_success_is_invalid_and_the_next_one_counts(
+    systems: list[FakeSystem], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    load = compare._load
+    outcomes = iter([how, "", "", ""])
+
+    def fail_first(order: LoadOrder) -> dict[str, float]:
+        outcome = next(outcomes)
+        if outcome == "failed":
+            systems[0].topics[REPLICATED.topic] += 17  # stored, but not acknowledged in time
+            raise RoundError("FLUSH_SLAVE_TIMEOUT")
+        return load(order) | {"refused": 1.0 if outcome == "busy" else 0.0}
+
+    monkeypatch.setattr(compare, "_load", fail_first)
+    rounds = measure_cases(systems, [REPLICATED], tmp_path, AMOUNT, QUIET)["replication"]
+    assert rounds["java"][0] == {INVALID: 1.0}
+    assert [len(each) for each in rounds.values()] == [2, 2]
+    assert all(INVALID not in each for each in (rounds["java"][1], *rounds["pyromq"]))
+
+
+def test_a_failed_round_without_replicas_ends_the_run(
+    systems: list[FakeSystem], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(order: LoadOrder) -> dict[str, float]:
+        raise RoundError(order.case)
+
+    monkeypatch.setattr(compare, "_load", fail)
+    with pytest.raises(RoundError, match="send128"):
+        measure_cases(systems, [CASES["send128"]], tmp_path, AMOUNT, QUIET)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_system_runs_only_its_cases(

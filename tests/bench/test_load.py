@@ -6,6 +6,7 @@ import struct
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 
 import orjson
 import pytest
@@ -37,6 +38,29 @@ def test_a_refused_send_fails_the_run_with_the_servers_words() -> None:
 
     with _server(answer) as port, pytest.raises(LoadError, match="disk full"):
         run(LoadOrder("send128", "rocketmq", port, os.getpid(), 1_000, 1))
+
+
+@pytest.mark.parametrize("code", [11, 12])
+def test_a_send_that_no_replica_confirmed_fails_the_round(code: int) -> None:
+    def answer(header: dict[str, object], frame: bytes) -> dict[str, object]:
+        found = code if header["opaque"] == 100_007 else 0
+        return {"code": found, "flag": 1, "opaque": header["opaque"]}
+
+    with _server(answer) as port, pytest.raises(LoadError, match=f'"code":{code}'):
+        run(LoadOrder("replication", "rocketmq", port, os.getpid(), 1_000, 1))
+
+
+def test_the_cpu_of_replicas_counts() -> None:
+    def answer(header: dict[str, object], frame: bytes) -> dict[str, object]:
+        return {"code": 0, "flag": 1, "opaque": header["opaque"]}
+
+    with _server(answer) as port:
+        order = LoadOrder("replication", "rocketmq", port, os.getpid(), 20_000, 0)
+        alone = run(order)
+        twice = run(replace(order, replica_pids=[os.getpid()]))
+    # This process is server and load.
+    assert alone.server_cores < 1.5 * alone.load_cores
+    assert twice.server_cores > 1.5 * twice.load_cores
 
 
 def test_busy_answers_are_counted_and_are_no_part_of_the_rate() -> None:

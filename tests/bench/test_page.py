@@ -8,7 +8,7 @@ from xml.etree import ElementTree as ET
 import orjson
 import pytest
 
-from bench.cases import SECTIONS, THROUGHPUT
+from bench.cases import INVALID, SECTIONS, THROUGHPUT
 from bench.page import BEGIN, END, write_page
 from bench.plot import plot
 from bench.report import Rounds, baseline_file
@@ -70,6 +70,19 @@ def test_a_warm_up_that_did_not_settle_has_a_star(repository: Path) -> None:
     file.write_bytes(orjson.dumps(content))
     page, _ = write_page(repository)
     assert "| send 128 B, 4 x 64 in flight | 20 \\* | 4 |" in page.read_text()
+
+
+def test_the_page_has_tables_of_replication_also_with_an_invalid_round(repository: Path) -> None:
+    file = baseline_file(repository, "broker", FACTS)
+    content = orjson.loads(file.read_bytes())
+    content["cases"]["replication"]["rounds"]["java"].insert(0, {INVALID: 1.0})
+    file.write_bytes(orjson.dumps(content))
+    page, _ = write_page(repository)
+    text = page.read_text()
+    figures = text.partition("### Replication")[2].partition("###")[0]
+    assert "| CPU of master and replica, µs per message | 24.00 (16.00 to 32.00) | 3.00" in figures
+    figures = text.partition("### Replica that catches up")[2].partition("###")[0]
+    assert "| log received and dispatched, MB/s | 24 (16 to 32) | 3 (2 to 4) | 0.12 |" in figures
 
 
 def test_a_page_without_markers_is_left_alone(repository: Path) -> None:

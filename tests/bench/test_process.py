@@ -24,6 +24,13 @@ def test_time_and_memory_of_descendants_are_counted() -> None:
         child.communicate()
 
 
+def test_several_processes_are_measured_together() -> None:
+    mine = os.getpid()
+    alone, twice = cpu_seconds(mine), cpu_seconds(mine, mine)
+    assert twice >= 2 * alone
+    assert memory_mib(mine, mine)["rss_mib"] > 1.9 * memory_mib(mine)["rss_mib"]
+
+
 def test_resident_memory_is_the_sum_of_its_parts() -> None:
     memory = memory_mib(os.getpid())
     assert memory["rss_mib"] >= memory["anonymous_mib"] + memory["file_mib"] - 0.1

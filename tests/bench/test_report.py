@@ -6,7 +6,7 @@ from pathlib import Path
 import orjson
 import pytest
 
-from bench.cases import BOUNDS, CONTENDERS, SECTIONS, THROUGHPUT, Bound
+from bench.cases import BOUNDS, CONTENDERS, INVALID, SECTIONS, THROUGHPUT, Bound
 from bench.report import (
     Rounds,
     Spread,
@@ -127,6 +127,19 @@ def test_refusals_are_reported_and_those_of_others_than_java_fail() -> None:
     text, missed = render(rounds, {})
     assert missed == ["pyromq refused 64 messages as busy in 'batch 32 x 128 B, 4 x 8 in flight'"]
     assert missed[0] in text
+
+
+def test_invalid_rounds_are_reported_and_those_of_others_than_java_fail() -> None:
+    rounds = _rounds(java=1.0, pyromq=1.0)
+    rounds["replication"]["java"].append({INVALID: 1.0})
+    text, missed = render(rounds, {})
+    line = "1 rounds of 'send 128 B with SYNC_MASTER and a replica, 4 x 64 in flight' were invalid"
+    assert f"NOTE  java: {line}" in text
+    assert not any("invalid" in each for each in missed)
+    rounds["replication"]["pyromq"] = [{INVALID: 1.0}]
+    text, missed = render(rounds, {})
+    assert missed[-1] == f"pyromq: {line}"
+    assert f"MISSED  pyromq: {line}" in text
 
 
 FACTS = {"date": "2026-01-02", "commit": "abc1234", "machine": "x86_64", "cores": 2}

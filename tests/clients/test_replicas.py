@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, closing
 from pathlib import Path
 from typing import NamedTuple
 
@@ -32,6 +32,8 @@ from pyromq.protocol.wire.codes import RequestCode, ResponseCode
 from pyromq.protocol.wire.frame import RemotingCommand
 from pyromq.protocol.wire.headers import CreateTopicRequestHeader, QueryConsumerOffsetRequestHeader
 from pyromq.remoting.client import RemotingClient
+from pyromq.spark.origins.broker import BrokerOrigin, ConnectionSettings
+from pyromq.spark.origins.origin import QueueRange, RecordBlock, UnreachableError
 from tests.clients.cases import Inbox, eventually, numbered
 from tests.support.java_pair import COPY_SECONDS, Node, Role
 from tests.support.patience import DEADLINE
@@ -306,6 +308,52 @@ async def test_a_group_that_starts_without_its_master_continues_where_it_was(
             await eventually_true(lambda: everything() == sorted(bodies[20:]))
     finally:
         await asyncio.to_thread(brokers.master.start)
+
+
+async def test_a_spark_read_gets_the_same_rows_from_the_replica(brokers: Pair) -> None:
+    """A task that has begun at the master, and one that begins without it."""
+    topic = "spark"
+    await brokers.create_topic(topic)
+    await send(brokers, topic, numbered(400))
+    await brokers.until_copied()
+
+    def open_origin() -> BrokerOrigin:
+        return BrokerOrigin(ConnectionSettings((brokers.namesrv,), request_timeout=DEADLINE))
+
+    def read(wanted: QueueRange, *, kills: bool) -> list[bytes]:
+        """The records of a range; Java returns 32 of them at a time."""
+        found: list[bytes] = []
+        with closing(open_origin()) as origin:
+            for block in origin.blocks(wanted):
+                assert isinstance(block, RecordBlock), block
+                buffer = memoryview(block.buffer)
+                ends = [*block.starts.tolist()[1:], len(buffer)]
+                found += [
+                    bytes(buffer[start:end])
+                    for start, end in zip(block.starts.tolist(), ends, strict=True)
+                ]
+                if kills and brokers.master.runs:
+                    brokers.master.kill()
+        return found
+
+    def compare() -> None:
+        with closing(open_origin()) as origin:
+            bounds = origin.bounds(origin.queues(topic))
+        ranges = [QueueRange(queue, *each) for queue, each in sorted(bounds.items())]
+        expected = [read(wanted, kills=False) for wanted in ranges]
+        assert sum(map(len, expected)) == 400
+        assert [read(wanted, kills=True) for wanted in ranges] == expected
+        with closing(open_origin()) as origin:
+            # A stream goes on; a query that begins may not know too little.
+            assert origin.latest_bounds(bounds) == (bounds, frozenset(bounds))
+            with pytest.raises(UnreachableError, match="pair has no master: only replica"):
+                origin.bounds(bounds)
+
+    try:
+        await asyncio.to_thread(compare)
+    finally:
+        if not brokers.master.runs:
+            await asyncio.to_thread(brokers.master.start)
 
 
 async def eventually_true(condition: Callable[[], bool]) -> None:

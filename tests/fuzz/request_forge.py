@@ -25,7 +25,7 @@ from typing import Any, Final, NamedTuple, Union, get_args, get_origin, get_type
 
 from pyromq.protocol.java.wire_types import bare_type, wire_name, without_none
 from pyromq.protocol.message.record import encode_inner_message
-from pyromq.protocol.wire import bodies, headers, headers_admin
+from pyromq.protocol.wire import bodies, headers, headers_admin, promotion
 from pyromq.protocol.wire.body_codec import Body
 from pyromq.protocol.wire.codes import LanguageCode, RequestCode
 from pyromq.protocol.wire.frame import FLAG_ONEWAY, Encoding, frame_prefix
@@ -116,7 +116,7 @@ def target(server: str, code: int, header: str | None, body: str | None) -> Targ
     return Target(
         server,
         code,
-        special or _class(header, headers, headers_admin),
+        special or _class(header, headers, headers_admin, promotion),
         _class(body, bodies) or _SPECIAL_BODIES.get(code),
     )
 
@@ -139,12 +139,17 @@ class Forge:
             made.body = good_body(made, dice.choice((20_000, 20_000, 60_000)))[: 12 * MIB]
             return made.frame("huge_body")
         made = _Request(self.targets[index], number, dice)
-        made.encoding = Encoding(turn % 2)
+        if made.target.code <= _MAX_BINARY_CODE:
+            made.encoding = Encoding(turn % 2)
         if turn < 4:
             return made.frame("good")
         damage = made.dice.choices(_DAMAGES, _WEIGHTS)[0]
         damage(made)
         return made.frame(damage.__name__.strip("_"))
+
+
+#: A binary header has 16 bits for the code; pyromq's own codes do not fit.
+_MAX_BINARY_CODE: Final = 0x7FFF
 
 
 class _Request:

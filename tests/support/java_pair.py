@@ -135,6 +135,10 @@ class Node(ABC):
         return self.pid is not None
 
     @abstractmethod
+    def has_ended(self) -> bool:
+        """Return whether the process ended by itself."""
+
+    @abstractmethod
     def log(self) -> str:
         """Return what it has logged since its last start, after a stop since the one before."""
 
@@ -154,7 +158,8 @@ class Node(ABC):
     def stop(self) -> None:
         """End it as an operator does, also if it is paused. Raises NodeError if that fails."""
         if self.runs:
-            self.resume()
+            if not self.has_ended():
+                self.resume()
             self._end(signal.SIGTERM)
 
     def kill(self) -> None:
@@ -181,7 +186,7 @@ class Node(ABC):
         deadline = time.monotonic() + _START_SECONDS
         wanted = f'"{self.address}"'.encode()
         while not (accepts(self.address) and wanted in cluster_info(self.settings.namesrv)):
-            if self._has_ended():
+            if self.has_ended():
                 raise NodeError(f"{self} ended while starting:\n{self.log()[-4000:]}")
             if time.monotonic() > deadline:
                 raise NodeError(
@@ -265,13 +270,10 @@ class Node(ABC):
     def _end(self, how: signal.Signals) -> None:
         """End the process and forget it."""
 
-    @abstractmethod
-    def _has_ended(self) -> bool:
-        """Return whether the process ended by itself."""
-
     def _signal(self, how: signal.Signals) -> None:
-        if self.pid is None:
-            raise NodeError(f"{self} does not run")
+        # After its end, the pid may belong to someone else.
+        if self.pid is None or self.has_ended():
+            raise NodeError(f"{self} does not run:\n{self.log()[-4000:]}")
         os.kill(self.pid, how)
 
     def __str__(self) -> str:
@@ -309,6 +311,10 @@ class JavaNode(Node):
             files = [self.directory / f"broker-{self._starts}.log"]
         return "".join(file.read_text(errors="replace") for file in files if file.exists())
 
+    def has_ended(self) -> bool:
+        """Ask the system."""
+        return self._java is not None and self._java.has_ended()
+
     def _launch(self) -> None:
         self._starts += 1
         properties = self.all_properties()
@@ -338,6 +344,3 @@ class JavaNode(Node):
         finally:
             self._java = None
             (self.directory / f"broker-{self._starts}.log").write_text(text)
-
-    def _has_ended(self) -> bool:
-        return self._java is not None and self._java.has_ended()

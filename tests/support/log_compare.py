@@ -9,6 +9,7 @@ nothing appends to it. Called by tests, on any thread.
 
 from __future__ import annotations
 
+import mmap
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import islice
@@ -20,6 +21,7 @@ from pyromq.protocol.message.record import (
     BLANK_MAGIC,
     BLANK_SIZE,
     MESSAGE_MAGIC,
+    MessageRecord,
     RecordError,
     decode_record,
 )
@@ -50,6 +52,14 @@ def assert_same_logs(first: Path, second: Path) -> Comparison:
         + "\n".join(found.differences)
     )
     return found
+
+
+def read_records(store: Path) -> Iterator[MessageRecord]:
+    """Yield the messages of a store's log, in its order."""
+    log = _Log(store / "commitlog")
+    for offset in log.records:
+        if (record := log.read(offset)) is not None:
+            yield record
 
 
 def compare_logs(first: Path, second: Path) -> Comparison:
@@ -121,32 +131,46 @@ class _Log:
         for base in self.files.bases:
             if self.end != base:
                 return
-            content = memoryview(self.files.read(base, self.files.segment_size))
-            position = 0
-            while position + BLANK_SIZE <= len(content):
-                size, magic = BLANK.unpack_from(content, position)
-                if magic not in (MESSAGE_MAGIC, BLANK_MAGIC):
-                    break
-                if not BLANK_SIZE <= size <= len(content) - position:
-                    break
-                yield base + position
-                position += size
-            self.end = base + position
+            with (
+                self.files.path(base).open("rb") as file,
+                mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content,
+            ):
+                for position in _records(content):
+                    yield base + position
+                    self.end = base + position + BLANK.unpack_from(content, position)[0]
+
+    def read(self, offset: int) -> MessageRecord | None:
+        """Return the message of the record at an offset, None for one that fills up a segment."""
+        size, magic = BLANK.unpack(self.files.read(offset, BLANK_SIZE))
+        if magic == BLANK_MAGIC:
+            return None
+        return decode_record(self.files.read(offset, size))
 
     def describe(self, offset: int) -> str:
         """Return the record at an offset of the log, or around it."""
         start = max((place for place in self.records if place <= offset), default=None)
         if start is None or offset >= self.end:
             return f"{self.directory}: nothing"
-        data = self.files.read(start, self.files.segment_size)
-        size, magic = BLANK.unpack_from(data)
-        if magic == BLANK_MAGIC:
-            return f"{self.directory}: blank record at {start}, {size} bytes"
         try:
-            record = decode_record(data[:size])
+            record = self.read(start)
         except RecordError as error:
-            return f"{self.directory}: record at {start}, {size} bytes, damaged: {error}"
+            return f"{self.directory}: record at {start}, damaged: {error}"
+        if record is None:
+            return f"{self.directory}: blank record at {start}"
         return (
-            f"{self.directory}: record at {start}, {size} bytes, {record.topic} queue "
+            f"{self.directory}: record at {start}, {record.size} bytes, {record.topic} queue "
             f"{record.queue_id} offset {record.queue_offset}, byte {offset - start} of it"
         )
+
+
+def _records(segment: mmap.mmap) -> Iterator[int]:
+    """Yield the positions of a segment's records."""
+    position = 0
+    while position + BLANK_SIZE <= len(segment):
+        size, magic = BLANK.unpack_from(segment, position)
+        if magic not in (MESSAGE_MAGIC, BLANK_MAGIC):
+            return
+        if not BLANK_SIZE <= size <= len(segment) - position:
+            return
+        yield position
+        position += size

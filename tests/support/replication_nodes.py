@@ -61,6 +61,10 @@ class PyromqNode(Node):
         file = self._log_file()
         return file.read_text(errors="replace") if file.exists() else ""
 
+    def has_ended(self) -> bool:
+        """Ask the system."""
+        return self._child is not None and self._child.process.poll() is not None
+
     def _launch(self) -> None:
         self._starts += 1
         config = self.directory / "broker.properties"
@@ -86,9 +90,6 @@ class PyromqNode(Node):
             raise NodeError(
                 f"{self} ended with exit code {child.process.returncode}:\n{self.log()[-4000:]}"
             )
-
-    def _has_ended(self) -> bool:
-        return self._child is not None and self._child.process.poll() is not None
 
 
 def pyromq_environment(tree: Path = REPOSITORY, *, is_pure: bool = False) -> dict[str, str]:

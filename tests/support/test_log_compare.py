@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.log_compare import assert_same_logs, compare_logs
+from tests.support.log_compare import assert_same_logs, compare_logs, read_records
 from tests.support.stores import SEGMENT, open_store, put
 
 
@@ -30,6 +30,10 @@ def test_equal_stores_have_no_difference(stores: tuple[Path, Path]) -> None:
     assert found.records > 200, "with the blank ones"
     assert found.begins == (0, 0)
     assert found.ends[0] == found.ends[1] > 3 * SEGMENT
+
+
+def test_messages_are_read_in_the_order_of_the_log(stores: tuple[Path, Path]) -> None:
+    assert [int(record.body[:4]) for record in read_records(stores[0])] == list(range(200))
 
 
 def test_a_different_byte_is_named_by_offset_and_record(stores: tuple[Path, Path]) -> None:

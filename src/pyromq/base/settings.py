@@ -38,6 +38,8 @@ _CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
 _HOME = re.compile(r"(?:^|(?<=,))\s*(?:~|\$\{user\.home\}|\$\{HOME\}|\$HOME)(?=/|,|$)")
 #: Longest value that a message quotes.
 _MAX_QUOTED = 100
+#: Shown instead of a secret.
+MASK = "******"
 
 
 class ConfigError(ValueError):
@@ -58,6 +60,7 @@ def setting(  # noqa: PLR0913 - keywords of a declaration
     limit: str = "",
     ignored: str = "",
     path: bool = False,
+    secret: bool = False,
 ) -> Any:
     """Declare a dataclass field for RocketMQ's key `key`.
 
@@ -66,7 +69,8 @@ def setting(  # noqa: PLR0913 - keywords of a declaration
     that protects the server from its peers, and says what happens to a peer that reaches the
     limit; docs/limits.md is generated from these. `ignored` is the reason why the setting has no
     effect: a value other than the default is accepted with a warning. A `path` may begin with `~`,
-    `$HOME`, `${HOME}` or `${user.home}`, the home directory.
+    `$HOME`, `${HOME}` or `${user.home}`, the home directory. A `secret` is never printed: neither
+    by `Setting.shown`, nor in an error, nor in the `repr` of the configuration.
     """
     bound = 1 << (bits - 1)
     metadata = {
@@ -79,10 +83,13 @@ def setting(  # noqa: PLR0913 - keywords of a declaration
         "limit": limit,
         "ignored": ignored,
         "path": path,
+        "secret": secret,
     }
     if default_factory is not None:
-        return dataclasses.field(default_factory=default_factory, metadata=metadata)
-    return dataclasses.field(default=default, metadata=metadata)
+        return dataclasses.field(
+            default_factory=default_factory, metadata=metadata, repr=not secret
+        )
+    return dataclasses.field(default=default, metadata=metadata, repr=not secret)
 
 
 def load_settings(
@@ -106,9 +113,12 @@ def load_settings(
 
 
 def format_settings(config: object, *, only_important: bool = False) -> str:
-    """Return `key=value` lines, one per setting; an unset value is empty, as in RocketMQ."""
+    """Return `key=value` lines, one per setting; an unset value is empty, as in RocketMQ.
+
+    Secrets are masked.
+    """
     return "".join(
-        f"{item.key}={item.format(getattr(config, item.attribute))}\n"
+        f"{item.key}={item.shown(getattr(config, item.attribute))}\n"
         for item in settings_of(type(config))
         if item.important or not only_important
     )
@@ -232,11 +242,14 @@ class Setting:
     limit: str = ""
     ignored: str = ""
     path: bool = False
+    secret: bool = False
 
     def parse(self, text: str, home: str = "~") -> Any:
         """Return the value of `text`; an empty text unsets an optional setting."""
         if self.optional and not text:
             return None
+        if self.secret and text == MASK:  # from a printed configuration
+            raise self._error(text, "the secret itself")
         if self.value_type is str:
             if len(text) > MAX_TEXT_LENGTH or _CONTROL.search(text):
                 raise self._error(
@@ -270,8 +283,13 @@ class Setting:
             return "true" if value else "false"
         return value.name if isinstance(value, Enum) else str(value)
 
+    def shown(self, value: Any) -> str:
+        """Return the text of `value` for people: that of a secret is masked."""
+        return MASK if self.secret and value else self.format(value)
+
     def _error(self, text: str, expected: str) -> ConfigError:
-        return ConfigError(f"{self.key}={shown(text)}: expected {expected}")
+        text = MASK if self.secret else shown(text)
+        return ConfigError(f"{self.key}={text}: expected {expected}")
 
 
 def settings_of(config_class: type) -> Iterator[Setting]:
@@ -300,4 +318,5 @@ def settings_of(config_class: type) -> Iterator[Setting]:
             limit=field.metadata["limit"],
             ignored=field.metadata["ignored"],
             path=field.metadata["path"],
+            secret=field.metadata["secret"],
         )

@@ -15,8 +15,10 @@ from pyromq.broker.handlers.admin.maintenance import MaintenanceHandlers
 from pyromq.broker.handlers.admin.offsets import OffsetAdminHandlers
 from pyromq.broker.handlers.admin.queue_entries import QueueEntryHandlers
 from pyromq.broker.handlers.admin.queue_offsets import QueueOffsetHandlers
+from pyromq.broker.handlers.admin.replication import ReplicationAdminHandlers
 from pyromq.broker.handlers.admin.roles import RoleAdminHandlers
 from pyromq.broker.handlers.admin.stats import StatsAdminHandlers
+from pyromq.broker.handlers.admin.tables import TableHandlers
 from pyromq.broker.handlers.admin.topic import TopicAdminHandlers
 from pyromq.broker.handlers.heartbeat import HeartbeatHandlers
 from pyromq.broker.handlers.locks import LockHandlers
@@ -139,8 +141,10 @@ def _families(parts: BrokerParts, send: SendHandlers, check: TransactionCheck) -
         OffsetHandlers(tables.offsets, store, tables.topics, tables.groups),
         QueryHandlers(store, lanes.query),
         TopicAdminHandlers(parts, deletion),
+        TableHandlers(parts),
         StatsAdminHandlers(parts, halves_without_producer=lambda: check.without_producer),
         ConfigAdminHandlers(parts.live_config),
+        ReplicationAdminHandlers(parts),
         MaintenanceHandlers(store, tables.topics, deletion, parts.role),
         QueueOffsetHandlers(store, lanes.admin),
         ClientAdminHandlers(parts),

@@ -20,8 +20,9 @@ import errno
 import ipaddress
 import socket
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from pyromq.base.descriptors import descriptors_needed
 from pyromq.base.periodic import PeriodicTasks
@@ -37,7 +38,7 @@ from pyromq.broker.services.long_poll import LongPoll
 from pyromq.broker.services.metadata_sync import MetadataSync
 from pyromq.broker.services.promotion import PromotedBroker, Promotion
 from pyromq.broker.services.registration import Registration
-from pyromq.broker.services.replication import BrokerReplication
+from pyromq.broker.services.replication import BrokerReplication, remoting_master
 from pyromq.broker.services.stats import SAMPLE_SECONDS
 from pyromq.broker.services.transaction_check import TransactionCheck
 from pyromq.broker.state.tables import BrokerTables
@@ -285,7 +286,7 @@ class Broker:
                 self.tables,
                 store,
                 self._client,
-                master_address=lambda: registration.master_address,
+                master_address=partial(remoting_master, store.config, registration),
                 own_address=self.address,
             ),
             broker_name=self._config.broker_name,
@@ -295,6 +296,9 @@ class Broker:
         bound, self._ha_socket = self._ha_socket, None
         await replication.listen(bound)
         return replication
+
+    def _replication_figures(self) -> dict[str, Any]:
+        return {} if self.replication is None else self.replication.figures()
 
     def _replication_stopped(self, reason: str) -> None:
         """Stop: what this replica serves is not, or no longer, what its master has."""
@@ -338,6 +342,7 @@ class Broker:
             announce=announce,
             role=self.role,
             promotion=self._build_promotion(store, registration),
+            replication_figures=self._replication_figures,
             hooks=self._hooks,
             config_file=self._config_file,
             role_file=self._role_file,
@@ -402,7 +407,11 @@ def _bind_ports(config: BrokerConfig, reserved: int) -> _Ports:
         fast = _server(config, main.port - _FAST_PORT_DISTANCE, limits)
         try:
             fast.bind()
-            ha_socket = bound_socket(config.bind_address, main.port + _HA_PORT_DISTANCE)
+            ha_socket = bound_socket(
+                config.bind_address,
+                main.port + _HA_PORT_DISTANCE,
+                is_chosen=config.listen_port != 0,
+            )
         except (OSError, OverflowError):  # the highest port has none above it
             main.close_socket()
             fast.close_socket()
@@ -419,6 +428,7 @@ def _server(config: BrokerConfig, port: int, limits: PeerLimits) -> RemotingServ
         port=port,
         idle_seconds=config.server_channel_max_idle_time_seconds,
         limits=limits,
+        is_port_chosen=config.listen_port != 0,
     )
 
 

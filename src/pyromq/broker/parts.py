@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from pyromq.base.clock import Clock, now_ms
 from pyromq.broker.config import BrokerConfig
@@ -51,6 +52,8 @@ class BrokerParts:
     clock: Clock
     #: Serves PROMOTE_BROKER; None for a broker that cannot change its role.
     promotion: Promotion | None = None
+    #: Returns how replication is doing (`BrokerReplication.figures`).
+    replication_figures: Callable[[], dict[str, Any]] = dict
 
     async def announced(self) -> None:
         """Announce the topics and wait until the NameServers know them."""
@@ -71,6 +74,7 @@ def build_parts(  # noqa: PLR0913 - the inputs of the composition root
     announce: Callable[[], Awaitable[None] | None],
     role: Role | None = None,
     promotion: Promotion | None = None,
+    replication_figures: Callable[[], dict[str, Any]] = dict,
     hooks: Hooks | None = None,
     config_file: Path | None = None,
     role_file: Path | None = None,
@@ -98,4 +102,5 @@ def build_parts(  # noqa: PLR0913 - the inputs of the composition root
         hooks=hooks or Hooks(),
         clock=clock,
         promotion=promotion,
+        replication_figures=replication_figures,
     )

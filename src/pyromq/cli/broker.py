@@ -30,6 +30,7 @@ from pyromq.store.results import StoreError
 #: Name to the command's module and attribute, and its line in `pyromq broker --help`.
 COMMANDS = {
     "promote": ("pyromq.cli.promote:promote", "Turn a replica into a master."),
+    "replicas": ("pyromq.cli.replicas:replicas", "Show how far replicas are behind."),
 }
 
 

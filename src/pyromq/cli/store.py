@@ -279,7 +279,7 @@ def _describe_truncation(directory: Path, plan: Truncation) -> Iterator[str]:
     ]
     yield from _listed(queues, "queues")
     if plan.index_files:
-        yield f"key index: {plan.index_files} files are built again without the cut messages"
+        yield f"index files to rebuild without these messages: {plan.index_files}"
     for edit in plan.tables:
         changes = [
             f"{edit.path.name}: {change.name} from {change.before} to {change.after}"

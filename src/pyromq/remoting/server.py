@@ -36,17 +36,24 @@ _DRAIN_POLL_SECONDS: Final = 0.005
 
 
 def bound_socket(
-    host: str, port: int, prepare: Callable[[socket.socket], None] | None = None
+    host: str,
+    port: int,
+    prepare: Callable[[socket.socket], None] | None = None,
+    *,
+    is_chosen: bool = True,
 ) -> socket.socket:
     """Return a socket that owns a port and does not listen yet. Raises OSError with the address.
 
-    `prepare` is called with the socket before it is bound.
+    `prepare` is called with the socket before it is bound. A port that nobody has chosen must be
+    free: with SO_REUSEADDR, another socket that does not listen yet could share it, and one of the
+    two would fail to listen.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     # asyncio sets TCP_NODELAY only if the protocol is given explicitly.
     bound = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
-        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if is_chosen:
+            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if prepare is not None:
             prepare(bound)
         bound.bind((host, port))
@@ -67,8 +74,9 @@ class RemotingServer:
         idle_seconds: float = IDLE_SECONDS,
         max_frame: int = MAX_FRAME,
         limits: PeerLimits | None = None,
+        is_port_chosen: bool = True,
     ) -> None:
-        """`limits` are shared by all ports of a process."""
+        """`limits` are shared by all ports of a process; `is_port_chosen`: see `bound_socket`."""
         self.max_frame = max_frame
         self.limits = limits or PeerLimits()
         self.lateness = Lateness()
@@ -80,6 +88,7 @@ class RemotingServer:
         self.service: Service[Connection] = Service(handlers={})
         self._host = host
         self._port = port
+        self._is_port_chosen = is_port_chosen and port != 0
         self._idle_seconds = idle_seconds
         self._socket: socket.socket | None = None
         self._server: asyncio.Server | None = None
@@ -98,7 +107,12 @@ class RemotingServer:
         """Take the port without listening yet. Raises OSError if it is not available."""
         if self._socket is not None:
             return
-        self._socket = bound_socket(self._host, self._port, self.limits.sockets.set_buffers)
+        self._socket = bound_socket(
+            self._host,
+            self._port,
+            self.limits.sockets.set_buffers,
+            is_chosen=self._is_port_chosen,
+        )
         self._port = self._socket.getsockname()[1]
 
     async def start(self, service: Service[Connection]) -> None:

@@ -62,7 +62,7 @@ class JavaMaster:
 
     async def examine(self, ha_address: str) -> None:
         """Raise DivergedError if the log cannot follow the master's."""
-        address = self._address() or _remoting_address(ha_address)
+        address = self._address() or remoting_address(ha_address)
         try:
             await self._examine(address)
         except (RemotingError, ValueError) as error:
@@ -133,7 +133,7 @@ class JavaMaster:
         return table
 
 
-def _remoting_address(ha_address: str) -> str:
+def remoting_address(ha_address: str) -> str:
     """Return the remoting address of a broker; its replication port is the one above."""
     host, port = parse_address(ha_address)
     return format_address(host, port - 1)

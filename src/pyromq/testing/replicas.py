@@ -204,7 +204,7 @@ class ReplicaGroup:
 
 async def _look(node: Node) -> None:
     if node.replication is not None:
-        await node.replication.look_for_master()
+        await node.replication.connect_now()
 
 
 async def _copy_tables(replica: Node, deadline: float) -> None:

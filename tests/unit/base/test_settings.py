@@ -192,3 +192,23 @@ def test_values_are_quoted_in_one_short_line() -> None:
     assert shown("a\nb") == "a\\nb"
     assert shown("ü") == "ü"
     assert shown("x" * 101) == "x" * 100 + "..."
+
+
+def test_a_secret_is_loaded_but_never_shown() -> None:
+    @dataclass(frozen=True, slots=True)
+    class WithSecret:
+        key: str | None = setting("key", None, "A key.", secret=True)
+
+    config, _ = load_settings(WithSecret, {"key": "hush"})
+    (item,) = settings_of(WithSecret)
+    assert (config.key, item.format(config.key), item.shown(config.key)) == (
+        "hush",
+        "hush",
+        "******",
+    )
+    assert format_settings(config) == "key=******\n"
+    assert format_settings(WithSecret()) == "key=\n"
+    assert "hush" not in repr(config)
+    with pytest.raises(ConfigError) as caught:
+        load_settings(WithSecret, {"key": "hush\x00"})
+    assert "hush" not in str(caught.value)

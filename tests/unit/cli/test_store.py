@@ -167,7 +167,7 @@ def test_truncating(root: Path, places: list[int], tmp_path: Path) -> None:
     assert lines[2:] == [
         f"{TOPIC} queue 0: 5 entries, ends at 10",
         f"{TOPIC} queue 1: 5 entries, ends at 10",
-        "key index: 1 files are built again without the cut messages",
+        "index files to rebuild without these messages: 1",
         f"consumerOffset.json: {TOPIC}@g queue 0 from 15 to 10",
         f"{root}: nothing was changed; add --apply to truncate the log",
     ]

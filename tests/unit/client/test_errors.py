@@ -6,6 +6,8 @@ from pyromq.client.errors import (
     AnswerError,
     BrokerError,
     NameServerError,
+    NoMasterError,
+    TopicNotFoundError,
     reading_answer,
     refusal_of,
 )
@@ -47,3 +49,13 @@ def test_an_error_response_is_reported_whatever_it_holds(
 ) -> None:
     refusal = refusal_of("a:1", header)
     assert (refusal.address, refusal.code, refusal.remark) == ("a:1", code, remark)
+
+
+def test_an_error_about_missing_masters_names_what_is_left() -> None:
+    error = NoMasterError("t", {"b": {2: "h:2", 1: "h:1"}, "a": {1: "h:3"}, "c": {}})
+    assert str(error) == (
+        "topic 't': a has no master: only replica h:3 (id 1); b has no master: only replicas "
+        "h:1 (id 1), h:2 (id 2); c has no master"
+    )
+    assert isinstance(error, TopicNotFoundError)
+    assert error.topic == "t"

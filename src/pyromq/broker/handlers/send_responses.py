@@ -26,9 +26,8 @@ from pyromq.protocol.wire.frame import (
     Encoding,
     RemotingCommand,
     RequestError,
-    command_from,
     frame_prefix,
-    split_frames,
+    with_code,
 )
 from pyromq.protocol.wire.header_binary import pack_int
 from pyromq.store.acknowledgement import AckOutcome
@@ -272,12 +271,7 @@ def answers_after_wait(answers: bytes, outcome: AckOutcome) -> bytes:
     code = code_after_wait(outcome)
     if code is ResponseCode.SUCCESS:
         return answers
-    frames, _, _ = split_frames(answers)
-    commands = [command_from(frame) for frame in frames]
-    for command in commands:
-        if command.code == ResponseCode.SUCCESS and "msgId" in command.ext_fields:
-            command.code = code
-    return b"".join(command.encode() for command in commands)
+    return with_code(answers, code, b"msgId")
 
 
 def code_after_wait(outcome: AckOutcome) -> ResponseCode:

@@ -34,13 +34,14 @@ import fcntl
 import os
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from pyromq.base.atomic_file import write_file
 from pyromq.base.clock import Clock, now_ms
 from pyromq.base.descriptors import opened
 from pyromq.base.settings import (
     ConfigError,
+    Setting,
     ineffective_warnings,
     settings_of,
     shown,
@@ -162,8 +163,11 @@ class LiveConfig:
         self._changing = asyncio.Lock()
 
     def text(self) -> str:
-        """Return the settings in effect as `key=value` lines, without unset ones."""
-        table = {**_FOR_TOOLS, **self._table()}
+        """Return the settings in effect as `key=value` lines, without unset ones.
+
+        Secrets are masked: anybody can ask for this text.
+        """
+        table = {**_FOR_TOOLS, **self._table(Setting.shown)}
         return "".join(f"{key}={value}\n" for key, value in table.items() if value)
 
     async def update(self, changes: Mapping[str, str]) -> Applied:
@@ -177,7 +181,7 @@ class LiveConfig:
             if key not in known:
                 raise ConfigError(f"unknown setting {shown(key)}{unknown_key_hint(key, known)}")
         async with self._changing:
-            before = {**_FOR_TOOLS, **self._table()}
+            before = {**_FOR_TOOLS, **self._table(Setting.format)}
             self._refuse_role_switch(changes.get("brokerRole", ""))
             loaded = load_broker_properties({**before, **changes})
             for key, value in changes.items():
@@ -237,10 +241,10 @@ class LiveConfig:
                     return item.live or key in NEXT_START
         return not UNSUPPORTED[key].file_only
 
-    def _table(self) -> dict[str, str]:
+    def _table(self, text_of: Callable[[Setting, Any], str]) -> dict[str, str]:
         """Return the settings in effect as the table of a file."""
         return {
-            item.key: item.format(getattr(config, item.attribute))
+            item.key: text_of(item, getattr(config, item.attribute))
             for config in (self._broker, self._store)
             for item in settings_of(type(config))
         }

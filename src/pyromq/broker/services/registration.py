@@ -8,8 +8,7 @@ registers only if it is outdated.
 Invariants:
 1. After a change of topics every NameServer gets a registration that was started after the change;
    changes during a registration share the next one.
-2. A failed registration is retried after 10 seconds or at the next change. A replica without a
-   master registers every 3 seconds, because the answer names the master.
+2. A failed registration is retried after 10 seconds or at the next change.
 3. A registration is compressed if `compressedRegister` is set, and whenever its JSON exceeds half a
    frame: NameServers read no frame above 16 MiB. One that is still too large is not sent; the log
    says what to do.
@@ -55,8 +54,6 @@ logger = logging.getLogger(__name__)
 _MIN_PERIOD_SECONDS = 10.0
 _MAX_PERIOD_SECONDS = 60.0
 _RETRY_SECONDS = 10.0
-#: A replica that knows no master asks again after this time: one may start, or be promoted.
-_MASTERLESS_SECONDS = 3.0
 #: How long a stopping broker waits for NameServers.
 _UNREGISTER_SECONDS = 3.0
 #: Bytes above which a registration is compressed; a compressed one above it causes a warning.
@@ -169,10 +166,7 @@ class Registration:
             with name_server.attempt(self._topics.data_version):
                 await self._register(name_server, forced=forced)
             delay = period if name_server.registered else min(period, _RETRY_SECONDS)
-            asks = self._role.is_replica and self.master_address is None
-            if asks:
-                delay = min(delay, _MASTERLESS_SECONDS)
-            forced = await name_server.woken_within(delay) or asks or self._config.force_register
+            forced = await name_server.woken_within(delay) or self._config.force_register
 
     async def _register(self, name_server: _NameServer, *, forced: bool) -> None:
         try:

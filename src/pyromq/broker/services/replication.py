@@ -15,35 +15,27 @@ from __future__ import annotations
 
 import logging
 import socket
-from collections.abc import Callable, Sequence
-from typing import Any, Final, Protocol
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Final
 
 from pyromq.base.periodic import PeriodicTasks
 from pyromq.broker.role import Role
+from pyromq.broker.services.metadata_sync import MetadataSync
 from pyromq.broker.services.registration import Registration
 from pyromq.replication.feeder import ReplicaStatus
-from pyromq.replication.java_master import JavaMaster, RemotingRequests
+from pyromq.replication.java_master import JavaMaster, RemotingRequests, remoting_address
 from pyromq.replication.master import ReplicationMaster
 from pyromq.replication.replica import FollowerStatus, Replica
+from pyromq.store.config import MessageStoreConfig
 from pyromq.store.message_store import MessageStore
 
 logger = logging.getLogger(__name__)
 
 _LINE_SECONDS: Final = 60.0
 _FIRST_LINE_SECONDS: Final = 10.0
-
-
-class TableCopy(Protocol):
-    """Copies the master's tables: `services.metadata_sync`."""
-
-    def start(self) -> None:
-        """Begin."""
-
-    async def stop(self) -> None:
-        """End."""
-
-    async def sync_now(self) -> Sequence[str] | None:
-        """Copy now; return a message for each table that could not be copied."""
+#: How often a replica that has lost its master asks where it is.
+_LOOK_SECONDS: Final = 3.0
 
 
 class BrokerReplication:
@@ -55,7 +47,7 @@ class BrokerReplication:
         role: Role,
         registration: Registration,
         client: RemotingRequests,
-        tables: TableCopy,
+        tables: MetadataSync,
         *,
         broker_name: str,
         on_stop: Callable[[str], None],
@@ -67,7 +59,9 @@ class BrokerReplication:
         self._tables = tables
         config = store.config
         self._master = ReplicationMaster(config, store.replication, broker_name)
-        java = JavaMaster(config, store.replication, client, lambda: registration.master_address)
+        java = JavaMaster(
+            config, store.replication, client, partial(remoting_master, config, registration)
+        )
         self._replica = Replica(
             config,
             store.replication,
@@ -88,6 +82,7 @@ class BrokerReplication:
     async def start(self) -> None:
         """Begin, in the role that the broker has."""
         self._periodic.start(_LINE_SECONDS, self._log_lag, first=_FIRST_LINE_SECONDS)
+        self._periodic.start(_LOOK_SECONDS, self._look_for_master)
         if self._role.is_replica:
             await self.become_replica()
         else:
@@ -118,7 +113,7 @@ class BrokerReplication:
         self._replica.start()
         self._tables.start()
 
-    async def look_for_master(self) -> None:
+    async def connect_now(self) -> None:
         """Ask the NameServers who is the master and connect, without waiting for the next retry."""
         await self._registration.register_now()
         if self._role.is_replica:
@@ -127,7 +122,7 @@ class BrokerReplication:
 
     async def copy_tables(self) -> list[str]:
         """Copy the master's tables; return a message for each that could not be copied."""
-        return list(await self._tables.sync_now() or ())
+        return await self._tables.sync_now()
 
     def _role_changed(self) -> None:
         if not self._role.is_replica:
@@ -181,9 +176,25 @@ class BrokerReplication:
                 follower.end,
             )
 
+    def _look_for_master(self) -> None:
+        """Ask the NameServers for the master's address while there is no connection to it."""
+        if self._role.is_replica and not self._replica.status().is_connected:
+            self._registration.register_soon()
+
     def _master_address(self) -> str | None:
         """Return where the master serves replicas: as configured, or as NameServers answer."""
-        configured = self._store.config.ha_master_address
-        if configured is not None and len(configured) >= 6:  # as RocketMQ tells a real address
-            return configured
-        return self._registration.master_ha_address
+        return _configured(self._store.config) or self._registration.master_ha_address
+
+
+def remoting_master(config: MessageStoreConfig, registration: Registration) -> str | None:
+    """Return where clients reach the master of a replica, or None if that is unknown."""
+    if registration.master_address is not None:
+        return registration.master_address
+    configured = _configured(config)
+    return None if configured is None else remoting_address(configured)
+
+
+def _configured(config: MessageStoreConfig) -> str | None:
+    address = config.ha_master_address
+    # As RocketMQ tells an address from a leftover.
+    return address if address is not None and len(address) >= 6 else None

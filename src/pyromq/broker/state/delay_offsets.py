@@ -9,6 +9,8 @@ Invariants
    flushed or not.)
 2. After a kill of the process only the messages of the last loop iteration may be delivered twice:
    `delay_progress`.
+3. A replica delivers nothing. It takes over its master's offsets, but only those whose delivered
+   copies are fsynced in its own log: after a promotion messages may arrive twice, but none is lost.
 
 Called on the loop.
 """
@@ -16,6 +18,7 @@ Called on the loop.
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -70,6 +73,18 @@ class DelayOffsetTable:
         self._offsets.update(offsets)
         self._log_end = log_end
         self._note.write(Progress(log_end, self._offsets))
+
+    def take_over(self, offsets: Mapping[int, int], log_end: int) -> None:
+        """Replace levels by those of the master, and save them.
+
+        The copies of all counted deliveries are fsynced here and end before `log_end`. Levels that
+        the master does not have stay.
+        """
+        self._offsets.update(offsets)
+        self._log_end = log_end
+        self._safe, self._written = dict(self._offsets), None
+        self._note.write(Progress(log_end, self._offsets))
+        self.save_if_changed()
 
     def settle(self, flushed: int) -> bool:
         """Allow a save of the offsets whose deliveries are below `flushed`, the fsynced end.

@@ -14,7 +14,10 @@ Invariants
 3. Groups loaded from the file count as gone until their next heartbeat.
 4. An expression is compiled on first use, by a pull or a message, so a heartbeat with thousands of
    them is cheap. An unused filter is dropped with its group.
-5. The table holds at most `maxConsumerFilters` with `maxConsumerFilterBytes` of text. A full table
+5. A replica copies the filters of its master, for groups without members here. They count as gone
+   since the last copy. A new one gets a `born_time` after every message that was dispatched here
+   without its bits.
+6. The table holds at most `maxConsumerFilters` with `maxConsumerFilterBytes` of text. A full table
    drops the filters of groups that have left, and refuses new ones.
 
 Called on the loop, except for `message_filter`, which threads that read for pulls call as well.
@@ -24,7 +27,7 @@ Nothing here waits for the disk.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -32,6 +35,7 @@ from typing import Final, NamedTuple
 from pyromq.base.clock import Clock, now_ms
 from pyromq.broker.config import BrokerConfig
 from pyromq.broker.state.capacity import Capacity
+from pyromq.broker.state.copied_tables import CopyError, is_usable, parsed
 from pyromq.broker.state.persistence import TableFile
 from pyromq.protocol.filter.bloom import BloomFilter, BloomFilterData
 from pyromq.protocol.filter.by_properties import KnownBits, PropertyFilter
@@ -49,6 +53,8 @@ logger = logging.getLogger(__name__)
 
 #: Groups loaded from the file count as gone for this long (ms), but not before they first joined.
 _GONE_BEFORE_START_MS: Final = 30_000
+#: How far the clocks of master and replica may differ (ms): messages carry the master's time.
+_MAX_CLOCK_DIFFERENCE_MS: Final = 60_000
 
 
 def compile_expression(expression_type: str, text: str | None) -> SqlExpression:
@@ -245,6 +251,55 @@ class ConsumerFilterTable:
                     logger.info("filter of absent %s dropped", _name(consumer))
                     self._remove(consumer)
                     self.file.save_soon()
+
+    def take_over(
+        self, copy: Sequence[ConsumerFilterData], has_members: Callable[[str], bool]
+    ) -> bool:
+        """Replace the filters by those of the master; return whether any changed.
+
+        Groups with members here keep theirs, which heartbeats renew. Raises CopyError, and changes
+        nothing, if the table would exceed a limit.
+        """
+        wanted = {
+            (data.topic, data.consumer_group): data
+            for data in copy
+            if not has_members(data.consumer_group)
+        }
+        unwanted = []
+        for by_group in self._filters.values():
+            for consumer in by_group.values():
+                data = wanted.get((consumer.topic, consumer.group))
+                if data is not None and data.is_same(consumer):
+                    del wanted[consumer.topic, consumer.group]
+                    consumer.client_version = data.client_version
+                    consumer.dead_time = max(self._now(), consumer.born_time)
+                elif not has_members(consumer.group):
+                    unwanted.append(consumer)
+        self._refuse_too_many(wanted.values(), unwanted)
+        for consumer in unwanted:
+            self._remove(consumer)
+        for data in wanted.values():
+            data.born_time = max(data.born_time, self._now() + _MAX_CLOCK_DIFFERENCE_MS)
+            data.dead_time = data.born_time
+            self._add(self._revived(data))
+        self._may_have_dead = True
+        if wanted or unwanted:
+            self.file.save_soon()
+        return bool(wanted or unwanted)
+
+    def _refuse_too_many(
+        self, new: Collection[ConsumerFilterData], gone: Collection[ConsumerFilter]
+    ) -> None:
+        count = self._count + len(new) - len(gone)
+        size = self._text_size + sum(len(data.expression) for data in new)
+        size -= sum(len(consumer.text) for consumer in gone)
+        config = self._config
+        if count > config.max_consumer_filters or size > config.max_consumer_filter_bytes:
+            raise CopyError(
+                f"{count} SQL92 subscriptions with {size} bytes of expressions, limits "
+                f"{config.max_consumer_filters} and {config.max_consumer_filter_bytes}: raise "
+                "maxConsumerFilters or maxConsumerFilterBytes of this replica"
+            )
 
     def snapshot(self) -> _FileContent:
         """Return the content of the file."""
@@ -447,6 +502,10 @@ class ConsumerFilterData(Body):
             BloomFilterDataBody(list(consumer.bits.positions), consumer.bits.bit_count),
         )
 
+    def is_same(self, consumer: ConsumerFilter) -> bool:
+        """Return whether this is the expression of a filter."""
+        return (consumer.text, consumer.expression_type) == (self.expression, self.expression_type)
+
     def bits(self) -> BloomFilterData:
         """Return the bits in the form of the bloom filter."""
         data = self.bloom_filter_data
@@ -466,3 +525,20 @@ class ConsumerFilterManagerBody(Body):
     """The content of config/consumerFilter.json."""
 
     filter_data_by_topic: dict[str, FilterDataMapByTopic] = field(default_factory=dict)
+
+
+def copied_filters(body: bytes) -> list[ConsumerFilterData]:
+    """Decode a master's table. Raises ValueError."""
+    table = ConsumerFilterManagerBody.from_value(parsed(body, "filterDataByTopic"))
+    filters = [
+        data
+        for by_group in table.filter_data_by_topic.values()
+        for data in by_group.group_filter_data.values()
+    ]
+    for data in filters:
+        name = f"filter of group {data.consumer_group!r:.100} for topic {data.topic!r:.100}"
+        if not is_usable(data.topic) or not is_usable(data.consumer_group):
+            raise CopyError(f"{name}: unusable name")
+        if data.expression_type != SQL92_EXPRESSION_TYPE or not data.expression:
+            raise CopyError(f"{name}: no SQL92 expression")
+    return filters

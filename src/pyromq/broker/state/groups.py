@@ -2,6 +2,7 @@
 
 The table starts with the system's own groups and those of `config/subscriptionGroup.json`. Groups
 are added when they first connect (unless autoCreateSubscriptionGroup is off) and by administrators.
+A replica takes over its master's table (`take_over`).
 
 Effects of a group's settings:
 
@@ -21,7 +22,8 @@ Invariants
 1. A `SubscriptionGroupConfig` in the table is never modified, only replaced.
 2. Every change makes a new data version and is saved.
 3. Groups created by clients have legal names, because the name becomes part of topics.
-4. The table has at most `maxSubscriptionGroups`; groups of the system and of the file are exempt.
+4. The table has at most `maxSubscriptionGroups`; groups of the system and of the file are exempt. A
+   master's table with more is refused as a whole.
 
 Called on the loop; nothing here waits for the disk.
 """
@@ -35,6 +37,7 @@ from pathlib import Path
 from pyromq.base.clock import Clock, now_ms
 from pyromq.broker.config import BrokerConfig
 from pyromq.broker.state.capacity import Capacity
+from pyromq.broker.state.copied_tables import CopyError
 from pyromq.broker.state.persistence import TableFile
 from pyromq.protocol import names
 from pyromq.protocol.wire.bodies import (
@@ -137,6 +140,28 @@ class GroupTable:
         logger.info("group %s deleted", group)
         self._capacity.note(len(self._groups))
         self._changed()
+        return True
+
+    def take_over(self, copy: SubscriptionGroupWrapper) -> bool:
+        """Replace the table and its version by those of the master, unless the versions are equal.
+
+        Return whether it did. Raises CopyError, and changes nothing, if there are too many groups.
+        """
+        if copy.data_version == self.data_version:
+            return False
+        groups = copy.subscription_group_table
+        count = sum(not names.is_system_group(name) for name in groups)
+        limit = self._config.max_subscription_groups
+        if count > limit:
+            raise CopyError(
+                f"{count} consumer groups, limit {limit}: raise maxSubscriptionGroups of this "
+                "replica"
+            )
+        self._groups = dict(groups)
+        self.data_version = copy.data_version
+        self._capacity.note(len(self._groups))
+        logger.info("%d consumer groups copied from the master", len(self._groups))
+        self.file.save_soon()
         return True
 
     def _refuse_when_full(self, group: str) -> None:

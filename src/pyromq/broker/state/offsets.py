@@ -3,14 +3,14 @@
 An offset is the queue offset of the next message that the group will read. Consumers commit every
 few seconds and with pulls, so a commit only changes memory. The broker saves the table every
 `flushConsumerOffsetInterval` and at its stop (`config/consumerOffset.json`). A crash loses the
-newest commits, and the group gets those messages again.
+newest commits, and the group gets those messages again. A replica takes over its master's offsets.
 
 Invariants
 1. The table has at most `maxConsumerOffsets` pairs of topic and group; those of the file are
    exempt.
 2. A pair is found from its topic and from its group without a scan.
-3. A save copies and encodes only the pairs that changed since the last one: their JSON is cached
-   and joined in the thread that writes the file.
+3. A save, and an answer with the whole table, copy and encode only the pairs that changed since the
+   last one: their JSON is cached and joined in the thread that needs it.
 
 Called on the loop, unless a method says otherwise.
 """
@@ -19,18 +19,20 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Callable, Container, Iterator
+import threading
+from collections import deque
+from collections.abc import Callable, Collection, Container, Iterator, Mapping
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
 from pyromq.broker.state.capacity import Capacity
+from pyromq.broker.state.copied_tables import SEPARATOR, CopyError
 from pyromq.broker.state.persistence import TableFile
 from pyromq.protocol.names import is_system_topic
 from pyromq.protocol.wire.bodies import ConsumerOffsetSerializeWrapper
 
 logger = logging.getLogger(__name__)
 
-_SEPARATOR = "@"
 #: Unknown groups may have one in this many pairs: their offsets can be set before they first
 #: connect, but cannot fill the table.
 _UNKNOWN_GROUPS_DIVISOR: Final = 10
@@ -52,10 +54,10 @@ class ConsumerOffsetTable:
         self._commits = 0
         self._max_pairs = max_pairs
         self._capacity = Capacity("pairs of topic and group", "maxConsumerOffsets", max_pairs)
-        #: Pairs that changed since the last save began, and the JSON of all others.
-        self._unsaved: set[str] = set()
-        self._cached: dict[str, bytes] = {}
-        self.file = TableFile(directory / "consumerOffset.json", self._file_content)
+        #: Pairs that changed since the last snapshot, and the JSON of all others.
+        self._changed: set[str] = set()
+        self._json = _OffsetJson()
+        self.file = TableFile(directory / "consumerOffset.json", self.snapshot)
 
     @property
     def version(self) -> int:
@@ -67,7 +69,7 @@ class ConsumerOffsetTable:
         loaded = self.file.load(ConsumerOffsetSerializeWrapper.decode)
         if loaded is not None:
             for key, queues in loaded.offset_table.items():
-                if _SEPARATOR in key:
+                if SEPARATOR in key:
                     self._add(key, queues)
             self._capacity.note(len(self._offsets))
 
@@ -90,7 +92,7 @@ class ConsumerOffsetTable:
 
         `is_known` says whether the group exists here.
         """
-        if topic + _SEPARATOR + group in self._offsets:
+        if topic + SEPARATOR + group in self._offsets:
             return None
         count = len(self._offsets)
         fault = self._capacity.fault(count)
@@ -107,7 +109,7 @@ class ConsumerOffsetTable:
         self, group: str, topic: str, queue_id: int, offset: int, *, remote_address: str = ""
     ) -> None:
         """Commit an offset; that of a new pair only if there is room."""
-        key = topic + _SEPARATOR + group
+        key = topic + SEPARATOR + group
         queues = self._offsets.get(key)
         if queues is None:
             if len(self._offsets) < self._max_pairs() or is_system_topic(topic):
@@ -116,7 +118,7 @@ class ConsumerOffsetTable:
                 self._capacity.note(len(self._offsets))
             return
         self._commits += 1
-        self._unsaved.add(key)
+        self._changed.add(key)
         before = queues.get(queue_id)
         queues[queue_id] = offset
         if before is not None and offset < before:
@@ -131,12 +133,12 @@ class ConsumerOffsetTable:
 
     def query(self, group: str, topic: str, queue_id: int) -> int | None:
         """Return the committed offset, or None."""
-        queues = self._offsets.get(topic + _SEPARATOR + group)
+        queues = self._offsets.get(topic + SEPARATOR + group)
         return None if queues is None else queues.get(queue_id)
 
     def queues(self, group: str, topic: str) -> dict[int, int]:
         """Return the offsets of a group in all queues of a topic."""
-        return dict(self._offsets.get(topic + _SEPARATOR + group, {}))
+        return dict(self._offsets.get(topic + SEPARATOR + group, {}))
 
     def topics_of(self, group: str) -> set[str]:
         """Return the topics in which a group has committed offsets."""
@@ -152,10 +154,10 @@ class ConsumerOffsetTable:
 
     def clone(self, source: str, destination: str, topic: str) -> None:
         """Copy the offsets of one group in a topic to another group."""
-        queues = self._offsets.get(topic + _SEPARATOR + source)
+        queues = self._offsets.get(topic + SEPARATOR + source)
         if queues is not None:
             self._commits += 1
-            self._add(topic + _SEPARATOR + destination, dict(queues))
+            self._add(topic + SEPARATOR + destination, dict(queues))
 
     def remove_group(self, group: str) -> None:
         """Remove all offsets of a group."""
@@ -170,11 +172,34 @@ class ConsumerOffsetTable:
             self._remove(topic, group)
         return len(groups)
 
-    def snapshot(self) -> ConsumerOffsetSerializeWrapper:
-        """Return a copy of the table."""
-        return ConsumerOffsetSerializeWrapper(
-            {key: dict(queues) for key, queues in self._offsets.items()}
+    def take_over(self, copy: Mapping[str, dict[int, int]]) -> None:
+        """Replace the offsets of these pairs by those of the master; other pairs stay."""
+        for key, queues in copy.items():
+            if self._offsets.get(key) != queues:
+                self._commits += 1
+                self._add(key, dict(queues))
+        self._capacity.note(len(self._offsets))
+
+    def refuse_too_many(self, keys: Collection[str]) -> None:
+        """Raise CopyError if the table would exceed its limit with these pairs of the master."""
+        count = len(self._offsets) + sum(key not in self._offsets for key in keys)
+        limit = self._max_pairs()
+        if count > limit:
+            raise CopyError(
+                f"{count} pairs of topic and group, limit {limit}: raise maxConsumerOffsets of "
+                "this replica"
+            )
+
+    def snapshot(self) -> _OffsetJson:
+        """Return the table for a thread that encodes it; it may contain later changes."""
+        changed, self._changed = self._changed, set()
+        self._json.update(
+            {
+                key: dict(queues) if (queues := self._offsets.get(key)) is not None else None
+                for key in changed
+            }
         )
+        return self._json
 
     def save_if_changed(self) -> None:
         """Schedule a save, unless nothing was committed since the last one."""
@@ -185,15 +210,15 @@ class ConsumerOffsetTable:
     def _add(self, key: str, queues: dict[int, int]) -> None:
         topic, group = _split(key)
         self._offsets[key] = queues
-        self._unsaved.add(key)
+        self._changed.add(key)
         self._topics_of.setdefault(group, set()).add(topic)
         self._groups_of.setdefault(topic, set()).add(group)
 
     def _remove(self, topic: str, group: str) -> None:
-        key = topic + _SEPARATOR + group
+        key = topic + SEPARATOR + group
         self._commits += 1
         del self._offsets[key]
-        self._unsaved.add(key)
+        self._changed.add(key)
         for table, name, other in (
             (self._topics_of, group, topic),
             (self._groups_of, topic, group),
@@ -203,36 +228,42 @@ class ConsumerOffsetTable:
                 del table[name]
         self._capacity.note(len(self._offsets))
 
-    def _file_content(self) -> _FileContent:
-        changed, self._unsaved = self._unsaved, set()
-        return _FileContent(
-            self._cached,
-            {
-                key: dict(queues) if (queues := self._offsets.get(key)) is not None else None
-                for key in changed
-            },
-        )
 
+class _OffsetJson:
+    """The JSON of the whole table, from cached JSON of each pair.
 
-class _FileContent(NamedTuple):
-    """The changes since the last save. Saves run one after the other, so none is lost."""
+    Snapshots may be encoded in any order and by several threads: each encoding first applies all
+    changes that were taken so far, in their order.
+    """
 
-    cached: dict[str, bytes]
-    #: None for a removed pair.
-    changed: dict[str, dict[int, int] | None]
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._cached: dict[str, bytes] = {}
+        #: Pairs and their offsets; None for a removed pair.
+        self._changes: deque[dict[str, dict[int, int] | None]] = deque()
+
+    def update(self, changes: dict[str, dict[int, int] | None]) -> None:
+        """Note changes, on the loop; the next encoding applies them."""
+        if changes:
+            self._changes.append(changes)
 
     def encode(self) -> bytes:
-        """Return the content of the file. Runs on the saving thread."""
-        for key, queues in self.changed.items():
+        """Return the content of the file. Any thread."""
+        with self._lock:
+            while self._changes:
+                self._apply(self._changes.popleft())
+            return _HEAD + b",".join(self._cached.values()) + _TAIL
+
+    def _apply(self, changes: Mapping[str, dict[int, int] | None]) -> None:
+        for key, queues in changes.items():
             if queues is None:
-                self.cached.pop(key, None)
+                self._cached.pop(key, None)
             else:
                 whole = ConsumerOffsetSerializeWrapper({key: queues}).encode()
-                self.cached[key] = whole[len(_HEAD) : -len(_TAIL)]
-        return _HEAD + b",".join(self.cached.values()) + _TAIL
+                self._cached[key] = whole[len(_HEAD) : -len(_TAIL)]
 
 
 def _split(key: str) -> tuple[str, str]:
     # Neither topic nor group contains the separator.
-    topic, _, group = key.partition(_SEPARATOR)
+    topic, _, group = key.partition(SEPARATOR)
     return topic, group

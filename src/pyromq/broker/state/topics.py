@@ -2,7 +2,7 @@
 
 The table starts with the system's own topics and those of `config/topics.json`. Topics are added
 when clients send to new ones (from the template TBW102), when a group needs its retry topic, and by
-administrators.
+administrators. A replica takes over its master's table (`take_over`).
 
 Invariants
 1. A `TopicConfig` in the table is never modified, only replaced: readers may keep it until a
@@ -12,7 +12,8 @@ Invariants
 3. Names created by clients are legal (`protocol.names`): a topic is a directory of the store.
 4. A topic is created only while there are fewer than `maxTopics` and a registration with all of
    them, even uncompressed, fits into a frame: without a registration, clients would find none of
-   them. The system's own topics and those of the file are exempt.
+   them. The system's own topics and those of the file are exempt. A master's table that exceeds
+   these limits is refused as a whole.
 
 Called on the loop; nothing here waits for the disk.
 """
@@ -29,6 +30,7 @@ from pyromq.base.clock import Clock, now_ms
 from pyromq.base.sizes import KIB
 from pyromq.broker.config import BrokerConfig
 from pyromq.broker.state.capacity import Capacity
+from pyromq.broker.state.copied_tables import CopyError
 from pyromq.broker.state.persistence import TableFile
 from pyromq.broker.state.topic_json import TopicJson
 from pyromq.protocol import names
@@ -258,6 +260,47 @@ class TopicTable:
                 count = max(found, 0 if by_broker else self._config.default_topic_queue_nums)
                 self._put(TopicConfig(topic, count, count))
 
+    def take_over(self, copy: TopicConfigSerializeWrapper) -> list[str] | None:
+        """Replace the table and its version by those of the master.
+
+        Return the topics that are gone, or None if the versions were equal. Raises CopyError, and
+        changes nothing, if the table exceeds a limit. As in RocketMQ, the replica's own topics go.
+        """
+        if copy.data_version == self.data_version:
+            return None
+        before, size = self._topics, self._size
+        topics: dict[str, TopicConfig] = {}
+        changed = []
+        for name, topic in copy.topic_config_table.items():
+            known = before.get(name)
+            if known == topic:
+                topics[name] = known
+                continue
+            topics[name] = topic
+            changed.append(name)
+            size += topic.line_size() - (known.line_size() if known is not None else 0)
+        gone = [name for name in before if name not in topics]
+        size -= sum(before[name].line_size() for name in gone)
+        if changed:
+            self._refuse_too_many(topics, size)
+        self._topics, self._size = topics, size
+        self.data_version = copy.data_version
+        self._note_size()
+        logger.info("topics copied from the master: %d changed, %d gone", len(changed), len(gone))
+        self._announce([*changed, *gone])
+        return gone
+
+    def _refuse_too_many(self, topics: Mapping[str, TopicConfig], size: int) -> None:
+        count = sum(not self.is_system_topic(name) for name in topics)
+        limit = self._config.max_topics
+        if count > limit:
+            raise CopyError(f"{count} topics, limit {limit}: raise maxTopics of this replica")
+        if size > MAX_REGISTRATION_TOPICS:
+            raise CopyError(
+                f"{size} bytes of topics to register, limit {MAX_REGISTRATION_TOPICS}: "
+                "delete unused topics"
+            )
+
     def _template_fault(self, template: str) -> str | None:
         pattern = self._topics.get(template)
         if pattern is None:
@@ -291,6 +334,10 @@ class TopicTable:
 
     def _changed(self, topics: Iterable[str]) -> None:
         self.data_version = self.data_version.next(self._now())
+        self._announce(topics)
+
+    def _announce(self, topics: Iterable[str]) -> None:
+        """Call the listeners and save the table."""
         for topic in topics:
             for listener in self._listeners:
                 listener(topic)

@@ -14,8 +14,8 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Final
 
-from pyromq.client.consumer.queue_access import name_of
-from pyromq.client.errors import ClientError, reading_answer
+from pyromq.client.errors import ClientError, NameServerError, reading_answer
+from pyromq.client.session.routes import TopicRoute
 from pyromq.client.session.session import Session
 from pyromq.protocol.wire.bodies import (
     LOCK_ENDS_WITH_CONNECTION,
@@ -49,7 +49,11 @@ class QueueLocks:
 
     async def lock(self, queue: MessageQueue) -> bool:
         """Return whether the queue is ours. Raises ClientError or RemotingError."""
-        return queue in await self._lock_at(await self._address(queue), [queue])
+        route = await self._route(queue.topic, {queue.broker_name})
+        address = route.master_of(queue.broker_name)
+        if address is None:
+            raise route.no_master(queue.topic, queue.broker_name)
+        return queue in await self._lock_at(address, [queue])
 
     async def renew(self, queues: Iterable[MessageQueue]) -> dict[MessageQueue, bool]:
         """Lock or renew queues; return which are ours, leaving out brokers that did not respond."""
@@ -78,23 +82,38 @@ class QueueLocks:
             except (ClientError, RemotingError) as error:
                 logger.warning("%d queues not unlocked: %s", len(some), error)
 
-    async def _address(self, queue: MessageQueue) -> str:
-        route = await self._session.routes.get(self._session.wrap(queue.topic))
-        address = route.master_of(queue.broker_name)
-        if address is None:
-            raise route.no_master(queue.topic, queue.broker_name)
-        return address
+    async def _route(self, topic: str, broker_names: Iterable[str]) -> TopicRoute:
+        """Return a route with the masters of these brokers, if the NameServers know them."""
+        routes, name = self._session.routes, self._session.wrap(topic)
+        route = await routes.get(name)
+        if any(route.master_of(broker_name) is None for broker_name in broker_names):
+            try:
+                route = await routes.refresh(name)
+            except NameServerError as error:
+                logger.debug("route of topic %s not refreshed: %s", topic, error)
+        return route
 
     async def _by_address(
         self, queues: Iterable[MessageQueue]
     ) -> list[tuple[str, list[MessageQueue]]]:
         """Group queues by master, split into requests of limited size."""
         by_address: dict[str, list[MessageQueue]] = defaultdict(list)
+        by_topic: dict[str, list[MessageQueue]] = defaultdict(list)
         for queue in queues:
+            by_topic[queue.topic].append(queue)
+        for topic, of_topic in by_topic.items():
             try:
-                by_address[await self._address(queue)].append(queue)
+                route = await self._route(topic, {queue.broker_name for queue in of_topic})
             except ClientError as error:
-                logger.warning("cannot lock %s: %s", name_of(queue), error)
+                logger.warning("cannot lock or unlock %d queues: %s", len(of_topic), error)
+                continue
+            stranded: list[MessageQueue] = []
+            for queue in of_topic:
+                address = route.master_of(queue.broker_name)
+                (stranded if address is None else by_address[address]).append(queue)
+            if stranded:
+                missing = route.no_master(topic, *{queue.broker_name for queue in stranded})
+                logger.warning("cannot lock or unlock %d queues: %s", len(stranded), missing)
         return [
             (address, some[start : start + _MAX_QUEUES_PER_REQUEST])
             for address, some in by_address.items()

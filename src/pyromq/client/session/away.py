@@ -48,7 +48,15 @@ class AwayBrokers:
         """Avoid a broker from now on. Idempotent."""
         if address not in self._waiting and not self._is_closed:
             logger.warning("broker %s is away, reading from another replica: %s", address, reason)
-            self._waiting[address] = asyncio.create_task(self._until_back(address))
+            task = self._waiting[address] = asyncio.create_task(self._until_back(address))
+            task.add_done_callback(lambda done: self._ended(address, done))
+
+    def remove(self, address: str) -> None:
+        """Use a broker again that has answered another heartbeat. Idempotent."""
+        task = self._waiting.pop(address, None)
+        if task is not None:
+            logger.info("broker %s is back", address)
+            task.cancel()
 
     async def close(self) -> None:
         """Stop waiting for all brokers."""
@@ -58,15 +66,16 @@ class AwayBrokers:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
+    def _ended(self, address: str, task: asyncio.Task[None]) -> None:
+        if self._waiting.get(address) is task:
+            del self._waiting[address]
+
     async def _until_back(self, address: str) -> None:
         pause = FIRST_PAUSE_SECONDS
-        try:
-            while self._is_listed(address):
-                await asyncio.sleep(pause)
-                pause = min(2 * pause, MAX_PAUSE_SECONDS)
-                if await self._answers(address):
-                    logger.info("broker %s is back", address)
-                    return
-            logger.info("broker %s left the routes", address)
-        finally:
-            del self._waiting[address]
+        while self._is_listed(address):
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, MAX_PAUSE_SECONDS)
+            if await self._answers(address):
+                logger.info("broker %s is back", address)
+                return
+        logger.info("broker %s left the routes", address)

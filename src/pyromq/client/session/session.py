@@ -209,7 +209,8 @@ class Session:
 
     async def introduce(self, address: str) -> None:
         """Send a heartbeat to one broker; a failure is logged."""
-        await self._try_introduce(address, logging.WARNING)
+        if await self._try_introduce(address, logging.WARNING):
+            self.away.remove(address)
 
     async def close(
         self, *, producer_group: str | None = None, consumer_group: str | None = None

@@ -11,8 +11,7 @@ A frame counts only when it is complete: position, offsets and ends of the scrat
 last. The results are the bytes that the Python code would have made.
 
 The caller owns the log: it says where the next record goes and how much room there is, and writes
-the records before it calls `reset`. A queue is any object with `next_offset` and `room`.
-Not thread-safe.
+the records before it calls `reset`. A queue has `next_offset` and `room`. Not thread-safe.
 """
 
 import cython

@@ -1,4 +1,4 @@
-"""The request, response and language codes of RocketMQ 4.9.
+"""The request, response and language codes of RocketMQ 4.9, and pyromq's own from 70001 on.
 
 Pure constants. A server responds to unknown codes with `ResponseCode.REQUEST_CODE_NOT_SUPPORTED`.
 Codes that are not in these enums are legal on the wire, so frames carry plain `int`s.
@@ -115,6 +115,14 @@ class RequestCode(IntEnum):
     LITE_PULL_MESSAGE = 361
     # Requests of pyromq, unknown to RocketMQ. Only a JSON header can hold such a number.
     PROMOTE_BROKER = 70001
+    GET_REPLICATION_STATUS = 70003
+
+    # Between pyromq's own brokers; RocketMQ's refuse them. They fit into JSON headers only.
+
+    #: A replica copies the SQL92 filters of its master.
+    GET_ALL_CONSUMER_FILTER = 70002
+    #: A replica copies the notes of its master about deleted topics.
+    GET_ALL_TOPIC_DELETION = 70004
 
 
 class ResponseCode(IntEnum):

@@ -142,6 +142,27 @@ def frame_prefix(encoding: int, header_length: int, body_length: int) -> bytes:
     )
 
 
+def with_code(frames: bytes, code: int, field: bytes) -> bytes:
+    """Return frames of our own with another code in those that have code 0 and this field.
+
+    A tenth of the cost of decoding and encoding them, while a SYNC_MASTER has no replica.
+    """
+    changed: list[bytes] = []
+    position = 0
+    while position < len(frames):
+        total, word = PREFIX.unpack_from(frames, position)
+        start, end = position + PREFIX_SIZE, position + TOTAL_SIZE + total
+        body_start = start + (word & HEADER_LENGTH_MASK)
+        header, encoding = frames[start:body_start], word >> 24
+        if field in header:
+            recode = header_json.with_code if encoding == Encoding.JSON else header_binary.with_code
+            header = recode(header, code)
+        body = frames[body_start:end]
+        changed += (frame_prefix(encoding, len(header), len(body)), header, body)
+        position = end
+    return b"".join(changed)
+
+
 #: `pack_prefix(4 + headerLength + bodyLength, headerLength)` is the prefix of a JSON frame without
 #: the cost of a Python call, for the hot path.
 pack_prefix = PREFIX.pack

@@ -25,6 +25,7 @@ _FIXED = struct.Struct(">hBhii")
 OPAQUE_AT = struct.calcsize(">hBh")
 FLAG_AT = struct.calcsize(">hBhi")
 FIXED_SIZE = _FIXED.size
+_CODE = struct.Struct(">h")
 _LENGTH = struct.Struct(">i")
 _KEY_LENGTH = struct.Struct(">h")
 #: The beginning of an extField whose name is one letter: keyLength, key, valueLength.
@@ -65,6 +66,11 @@ def decode(data: bytes) -> Header:
     except (struct.error, UnicodeDecodeError) as error:
         raise DecodeError(f"binary header of {len(data)} bytes: {error}") from error
     return header
+
+
+def with_code(header: bytes, code: int) -> bytes:
+    """Return an encoded header of code 0 with another code; any other unchanged."""
+    return _CODE.pack(code) + header[2:] if header.startswith(b"\0\0") else header
 
 
 def encode(

@@ -52,6 +52,11 @@ def encode(
     return orjson.dumps(header)
 
 
+def with_code(header: bytes, code: int) -> bytes:
+    """Return a header that `encode` made with code 0, with another code; any other unchanged."""
+    return b'{"code":%d,' % code + header[10:] if header.startswith(b'{"code":0,') else header
+
+
 def pieces(header: bytes, values: Sequence[str]) -> list[bytes]:
     """Cut an encoded header with opaque 0 at these values of fields, in order, and at opaque."""
     cut = []

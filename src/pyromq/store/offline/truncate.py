@@ -136,7 +136,10 @@ def _facts(config: MessageStoreConfig, plan: Truncation) -> dict[str, object]:
         "messages": plan.messages,
         "firstStoreTimestamp": plan.first_timestamp,
         "lastStoreTimestamp": plan.last_timestamp,
-        "queues": [cut._asdict() for cut in plan.queues],
+        "queues": [
+            {"topic": cut.topic, "queueId": cut.queue_id, "entries": cut.entries, "end": cut.end}
+            for cut in plan.queues
+        ],
         "tables": {
             edit.path.name: [change._asdict() for change in edit.changes] for edit in plan.tables
         },

@@ -20,6 +20,7 @@ import shutil
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
+from shlex import quote
 from typing import Any, Final
 
 import orjson
@@ -45,10 +46,10 @@ Show the messages:
 
 Put them back, with the broker stopped, while the log still ends at {offset}:
     dd if=commitlog/{first} of={target} bs=1M iflag=skip_bytes,fullblock oflag=seek_bytes \\
-        skip={position} seek={position} conv=notrunc,fsync
+        skip={position} seek={position} conv=notrunc,sparse,fsync
     copy the later files of commitlog to {directory}
     copy config/*.json to {store}/config
-    touch {store}/abort; rm -f {store}/checkpoint
+    touch {root}/abort; rm -f {root}/checkpoint
 """
 
 
@@ -113,7 +114,8 @@ def write_backup(
                 offset=offset,
                 size=facts["endOffset"] - offset,
                 first=first.path.name,
-                target=first.path.resolve(),
+                root=quote(str(store)),
+                target=quote(str(first.path.resolve())),
                 directory=first.path.resolve().parent,
                 position=max(0, offset - first.base),
             )

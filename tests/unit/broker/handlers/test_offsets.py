@@ -9,7 +9,7 @@ from pyromq.broker.handlers.offsets import OffsetHandlers
 from pyromq.broker.state.groups import GroupTable
 from pyromq.broker.state.offsets import ConsumerOffsetTable
 from pyromq.broker.state.topics import TopicTable
-from pyromq.protocol.wire.bodies import TopicConfig
+from pyromq.protocol.wire.bodies import ConsumerOffsetSerializeWrapper, TopicConfig
 from pyromq.protocol.wire.codes import RequestCode, ResponseCode
 from pyromq.protocol.wire.frame import RemotingCommand, RequestError
 from pyromq.protocol.wire.headers import HeaderError
@@ -50,7 +50,8 @@ class Broker:
 
     @property
     def table(self) -> dict[str, dict[int, int]]:
-        return self.offsets.snapshot().offset_table
+        content = self.offsets.snapshot().encode()
+        return ConsumerOffsetSerializeWrapper.decode(content).offset_table
 
 
 @pytest.fixture

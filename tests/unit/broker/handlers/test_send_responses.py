@@ -177,20 +177,33 @@ async def test_a_stopped_store_refuses(tmp_path: Path, code: RequestCode) -> Non
     await broker.close()
 
 
-def test_a_failed_flush_changes_the_code_of_stored_messages_only() -> None:
+@pytest.mark.parametrize("encoding", list(Encoding))
+@pytest.mark.parametrize(
+    ("outcome", "code"),
+    [
+        (AckOutcome.FLUSH_TIMED_OUT, ResponseCode.FLUSH_DISK_TIMEOUT),
+        (AckOutcome.FLUSH_FAILED, ResponseCode.FLUSH_DISK_TIMEOUT),
+        (AckOutcome.REPLICA_TIMED_OUT, ResponseCode.FLUSH_SLAVE_TIMEOUT),
+        (AckOutcome.NO_REPLICA, ResponseCode.SLAVE_NOT_AVAILABLE),
+    ],
+)
+def test_a_vain_wait_changes_the_code_of_stored_messages_only(
+    encoding: Encoding, outcome: AckOutcome, code: ResponseCode
+) -> None:
     fields = {"msgId": "AC11", "queueId": "1", "queueOffset": "7"}
-    sent = RemotingCommand(ResponseCode.SUCCESS, opaque=1, ext_fields=fields)
-    other = RemotingCommand(ResponseCode.SUCCESS, opaque=2)
-    refused = RemotingCommand(ResponseCode.SYSTEM_ERROR, opaque=3, ext_fields=fields)
+    sent = RemotingCommand(ResponseCode.SUCCESS, 1, fields, encoding=encoding)
+    other = RemotingCommand(ResponseCode.SUCCESS, 2, body=b"msgId", encoding=encoding)
+    refused = RemotingCommand(ResponseCode.SYSTEM_ERROR, 3, fields, encoding=encoding)
     chunk = sent.encode() + other.encode() + refused.encode()
 
     assert answers_after_wait(chunk, AckOutcome.STORED) is chunk
-    frames, _, _ = split_frames(answers_after_wait(chunk, AckOutcome.FLUSH_TIMED_OUT))
+    frames, _, _ = split_frames(answers_after_wait(chunk, outcome))
 
     answers = [command_from(frame) for frame in frames]
     assert [(answer.opaque, answer.code) for answer in answers] == [
-        (1, ResponseCode.FLUSH_DISK_TIMEOUT),
+        (1, code),
         (2, ResponseCode.SUCCESS),
         (3, ResponseCode.SYSTEM_ERROR),
     ]
     assert answers[0].ext_fields == fields
+    assert answers[1].body == b"msgId"

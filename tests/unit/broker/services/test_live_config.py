@@ -296,3 +296,18 @@ async def test_a_role_that_cannot_be_saved_is_not_taken(tmp_path: Path) -> None:
         await setup.config.save_role(BrokerRole.ASYNC_MASTER, 0)
 
     assert (setup.store.broker_role, setup.broker.broker_id) == (BrokerRole.SLAVE, 2)
+
+
+async def test_a_secret_is_neither_shown_nor_changed(tmp_path: Path) -> None:
+    text = "replicationAccessKey=replica\nreplicationSecretKey=hush\n"
+    setup = Setup(tmp_path, text)
+
+    assert "replicationSecretKey=******\n" in setup.config.text()
+    assert "hush" not in setup.config.text()
+    with pytest.raises(ConfigError, match="cannot be changed") as caught:
+        await setup.config.update({"replicationSecretKey": "other"})
+    assert "other" not in str(caught.value)
+    # Another change is checked together with the secret, not with its mask.
+    await setup.config.update({"fileReservedTime": "12"})
+    assert setup.broker.replication_secret_key == "hush"
+    assert setup.file.read_text() == text + "fileReservedTime=12\n"

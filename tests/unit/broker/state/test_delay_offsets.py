@@ -156,3 +156,33 @@ async def test_a_stop_before_any_delivery_saves_the_note(tmp_path: Path, file: P
     await table.close()
     assert b"{1:7,2:3\n" in content(file)
     assert not file.with_name("delayOffset.progress").exists()
+
+
+async def test_a_copy_replaces_levels_and_is_saved(tmp_path: Path, file: Path) -> None:
+    write(file, JAVA_FILE)
+    table = opened(tmp_path)
+    table.begin(1000)
+    table.take_over({1: 7, 3: 9}, 500)
+    assert table.table().offset_table == {**OFFSETS, 1: 7, 3: 9}, "back, and without a loss"
+    await table.file.saved()
+    assert opened(tmp_path).table().offset_table == {**OFFSETS, 1: 7, 3: 9}
+    assert table.settle(500), "what was taken over is fsynced"
+    await table.close()
+    assert not (tmp_path / "config" / "delayOffset.progress").exists()
+
+
+async def test_a_copy_outlives_a_kill_only_with_the_log_that_it_counts(tmp_path: Path) -> None:
+    table = opened(tmp_path)
+    table.begin(1000)
+    table.take_over({1: 7}, 500)
+    await table.file.saved()
+    table.move({1: 8}, 1200)  # promoted since
+    (tmp_path / "abort").touch()
+    again = opened(tmp_path)
+    again.begin(1100)
+    assert again.get(1) == 7, "the copy of the last delivery is not in the log"
+    (tmp_path / "config" / "delayOffset.json").unlink()
+    (tmp_path / "config" / "delayOffset.json.bak").unlink(missing_ok=True)
+    late = opened(tmp_path)
+    late.begin(1100)
+    assert late.get(1) == 7

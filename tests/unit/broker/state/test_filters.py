@@ -11,9 +11,12 @@ import pytest
 
 from pyromq.broker.config import BrokerConfig
 from pyromq.broker.state import filters as module
+from pyromq.broker.state.copied_tables import CopyError
 from pyromq.broker.state.filters import (
+    ConsumerFilterData,
     ConsumerFilterTable,
     compile_expression,
+    copied_filters,
 )
 from pyromq.protocol.filter.bloom import BloomFilter
 from pyromq.protocol.filter.sql import SqlError, SqlExpression, compile_sql
@@ -277,3 +280,114 @@ def test_a_full_table_takes_no_filter_until_others_are_dropped(
     assert text_of(table, group="h") == "a > 6", "the dead make room"
     table.register("h", [sql("a > 7", 2)])
     assert text_of(table, group="h") == "a > 7"
+
+
+def copied(*expressions: tuple[str, str], topic: str = "T") -> list[ConsumerFilterData]:
+    """Return a master's table: pairs of group and expression for one topic."""
+    return [
+        ConsumerFilterData(group, topic, text, "SQL92", 900_000, client_version=3)
+        for group, text in expressions
+    ]
+
+
+def nobody(_: str) -> bool:
+    return False
+
+
+def test_a_copy_replaces_the_filters_of_absent_groups(
+    table: ConsumerFilterTable, tmp_path: Path, clock: Clock
+) -> None:
+    table.take_over(copied(("g", "a > 5"), ("gone", "b = 1")), nobody)
+    assert text_of(table) == "a > 5"
+    assert table.take_over(copied(("g", "a > 6"), ("h", "c = 1")), nobody)
+    assert [text_of(table, group=group) for group in ("g", "h", "gone")] == ["a > 6", "c = 1", None]
+    assert not table.take_over(copied(("g", "a > 6"), ("h", "c = 1")), nobody)
+    again = ConsumerFilterTable(CONFIG, tmp_path, now=lambda: clock.now)
+    again.load()
+    assert [text_of(again, group=group) for group in ("g", "h", "gone")] == ["a > 6", "c = 1", None]
+
+
+def test_groups_with_members_keep_their_filters(table: ConsumerFilterTable) -> None:
+    table.register("here", [sql("a > 5", version=9)])
+    table.take_over(copied(("here", "a > 1"), ("g", "a > 2")), lambda group: group == "here")
+    assert text_of(table, group="here") == "a > 5"
+    assert text_of(table) == "a > 2"
+    table.take_over([], lambda group: group == "here")
+    assert text_of(table, group="here") == "a > 5"
+    assert text_of(table) is None
+
+
+def test_messages_dispatched_before_a_copy_are_not_judged_by_its_bits(
+    table: ConsumerFilterTable, clock: Clock
+) -> None:
+    table.take_over(copied(("g", "a > 5")), nobody)
+    found = table.find("T", "g")
+    assert found is not None
+    assert found.born_time > clock.now, "even if the master's clock is ahead"
+    born = found.born_time
+    clock.now += 500_000
+    table.take_over(copied(("g", "a > 5")), nobody)
+    found = table.find("T", "g")
+    assert found is not None
+    assert found.born_time == born, "its bits have been set since"
+
+
+def test_a_copied_filter_outlives_the_last_copy_by_the_usual_time(
+    table: ConsumerFilterTable, clock: Clock
+) -> None:
+    span = CONFIG.filter_data_clean_time_span
+    table.take_over(copied(("g", "a > 5")), nobody)
+    clock.now += span
+    table.take_over(copied(("g", "a > 5")), nobody)
+    clock.now += span - 1
+    table.clean()
+    assert text_of(table) == "a > 5"
+    clock.now += 1
+    table.clean()
+    assert text_of(table) is None
+
+
+def test_a_member_revives_a_copied_filter(table: ConsumerFilterTable, clock: Clock) -> None:
+    table.take_over(copied(("g", "a > 5")), nobody)
+    table.register("g", [sql("a > 5", version=3)])
+    clock.now += 10 * CONFIG.filter_data_clean_time_span
+    table.clean()
+    assert text_of(table) == "a > 5"
+
+
+def test_a_copy_beyond_a_limit_changes_nothing(tmp_path: Path) -> None:
+    config = dataclasses.replace(CONFIG, max_consumer_filters=2, max_consumer_filter_bytes=12)
+    table = ConsumerFilterTable(config, tmp_path)
+    table.take_over(copied(("g", "a > 5"), ("h", "b = 12")), nobody)
+    with pytest.raises(CopyError, match="maxConsumerFilters"):
+        table.take_over(copied(("g", "x"), ("h", "y"), ("i", "z")), nobody)
+    with pytest.raises(CopyError, match="13 bytes"):
+        table.take_over(copied(("g", "a > 5"), ("h", "b = 1234")), nobody)
+    assert [text_of(table, group=group) for group in ("g", "h", "i")] == ["a > 5", "b = 12", None]
+
+
+def test_a_master_s_table_is_decoded() -> None:
+    filters = copied_filters(JAVA)
+    assert [(data.topic, data.consumer_group, data.expression) for data in filters] == [
+        ("T1", "G1", "a > 5"),
+        ("T1", "G2", "b = 'x'"),
+        ("T2", "G1", "a IS NULL"),
+    ]
+    assert copied_filters(b'{"filterDataByTopic":{}}') == []
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        (b'"filterDataByTopic"', b'"other"'),
+        (b'"consumerGroup":"G1"', b'"consumerGroup":"../G1"'),
+        (b'"topic":"T2"', b'"topic":"a/b"'),
+        (b'"expressionType":"SQL92"', b'"expressionType":"TAG"'),
+        (b'"expression":"a > 5"', b'"expression":""'),
+        (b'"bornTime":1794795604632', b'"bornTime":"x"'),
+        (b"}", b""),
+    ],
+)
+def test_garbled_filters_are_refused(change: tuple[bytes, bytes]) -> None:
+    with pytest.raises(ValueError):  # noqa: PT011 - CopyError or BodyError
+        copied_filters(JAVA.replace(*change))

@@ -8,9 +8,14 @@ from pathlib import Path
 import pytest
 
 from pyromq.broker.config import BrokerConfig
+from pyromq.broker.state.copied_tables import CopyError
 from pyromq.broker.state.groups import GroupTable
 from pyromq.protocol import names
-from pyromq.protocol.wire.bodies import DataVersion, SubscriptionGroupConfig
+from pyromq.protocol.wire.bodies import (
+    DataVersion,
+    SubscriptionGroupConfig,
+    SubscriptionGroupWrapper,
+)
 from pyromq.protocol.wire.codes import ResponseCode
 from pyromq.protocol.wire.frame import RequestError
 
@@ -118,3 +123,34 @@ def test_a_full_table_takes_only_system_groups(tmp_path: Path) -> None:
     groups.delete("first")
     groups.delete("CID_RMQ_SYS_x")
     groups.find("second")
+
+
+def test_a_copy_replaces_table_and_version(tmp_path: Path) -> None:
+    table = GroupTable(CONFIG, tmp_path)
+    table.find("gone")
+    copy = SubscriptionGroupWrapper(
+        {"g": SubscriptionGroupConfig("g", retry_max_times=3)}, DataVersion(5000, 9)
+    )
+    assert table.take_over(copy)
+    assert table.snapshot() == copy
+    assert table.data_version is copy.data_version
+    again = GroupTable(CONFIG, tmp_path)
+    again.load()
+    assert again.get("g") == SubscriptionGroupConfig("g", retry_max_times=3)
+    table.find("local")
+    assert "local" not in copy.subscription_group_table, "the table has its own copy"
+    assert table.take_over(copy)
+    assert "local" not in table
+    assert not table.take_over(copy), "the same version"
+
+
+def test_a_copy_with_too_many_groups_changes_nothing(tmp_path: Path) -> None:
+    table = GroupTable(dataclasses.replace(CONFIG, max_subscription_groups=2), tmp_path)
+    before = table.snapshot()
+    system = before.subscription_group_table
+    groups = {name: SubscriptionGroupConfig(name) for name in ("a", "b", "c")}
+    with pytest.raises(CopyError, match="3 consumer groups, limit 2: raise maxSubscriptionGroups"):
+        table.take_over(SubscriptionGroupWrapper(system | groups, DataVersion(5000, 9)))
+    assert table.snapshot() == before
+    del groups["c"]
+    assert table.take_over(SubscriptionGroupWrapper(system | groups, DataVersion(5000, 9)))

@@ -10,10 +10,16 @@ import pytest
 
 from pyromq.broker.config import BrokerConfig
 from pyromq.broker.state import topics as module
+from pyromq.broker.state.copied_tables import CopyError
 from pyromq.broker.state.persistence import PersistenceError
 from pyromq.broker.state.topics import TOPIC_UNIT, TOPIC_UNIT_SUBSCRIPTION, TopicTable
 from pyromq.protocol.names import TRANSACTION_HALF_TOPIC, TRANSACTION_OP_TOPIC
-from pyromq.protocol.wire.bodies import DataVersion, TopicConfig, TopicFilterType
+from pyromq.protocol.wire.bodies import (
+    DataVersion,
+    TopicConfig,
+    TopicConfigSerializeWrapper,
+    TopicFilterType,
+)
 from pyromq.protocol.wire.frame import RequestError
 
 CONFIG = BrokerConfig(
@@ -330,3 +336,83 @@ def test_a_table_that_fills_is_logged(tmp_path: Path, caplog: pytest.LogCaptureF
     for number in range(100):
         topics.update(TopicConfig(f"t{number}"))
     assert caplog.text.count("table nearly full: 87 topics") == 1
+
+
+def copy_of(table: TopicTable, *more: TopicConfig, version: int = 9) -> TopicConfigSerializeWrapper:
+    """Return a master's table: all topics of `table`, and more."""
+    topics = dict(table.snapshot().topic_config_table)
+    return TopicConfigSerializeWrapper(
+        topics | {topic.topic_name: topic for topic in more}, DataVersion(5000, version)
+    )
+
+
+def test_a_copy_replaces_table_and_version(tmp_path: Path) -> None:
+    table = TopicTable(CONFIG, tmp_path)
+    table.update(TopicConfig("same", 4, 4))
+    table.update(TopicConfig("changed", 4, 4))
+    copy = copy_of(table, TopicConfig("changed", 8, 8), TopicConfig("new", 1, 1))
+    table.update(TopicConfig("gone", 4, 4))
+    kept = table.get("same")
+    told: list[str] = []
+    table.add_listener(told.append)
+
+    assert table.take_over(copy) == ["gone"]
+
+    assert table.snapshot() == copy
+    assert table.data_version is copy.data_version
+    assert table.get("same") is kept
+    assert told == ["changed", "new", "gone"]
+    again = TopicTable(CONFIG, tmp_path)
+    again.load()
+    assert again.snapshot() == copy
+    registered = table.json.table(table.snapshot())
+    assert TopicConfigSerializeWrapper.decode(registered) == copy
+
+
+def test_a_copy_with_the_same_version_changes_nothing(tmp_path: Path) -> None:
+    table = TopicTable(CONFIG, tmp_path)
+    before = table.snapshot()
+    copy = TopicConfigSerializeWrapper({}, table.data_version)
+    assert table.take_over(copy) is None
+    assert table.snapshot() == before
+
+
+def test_a_copy_beyond_a_limit_changes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = TopicTable(dataclasses.replace(CONFIG, max_topics=2), tmp_path)
+    before = table.snapshot()
+    topics = [TopicConfig(name) for name in ("a", "b", "c")]
+    table.take_over(copy_of(table, *topics[:2]))  # the system's own topics do not count
+    with pytest.raises(CopyError, match="3 topics, limit 2: raise maxTopics"):
+        table.take_over(copy_of(table, *topics, version=10))
+    assert set(table.names()) - before.topic_config_table.keys() == {"a", "b"}
+    monkeypatch.setattr(module, "MAX_REGISTRATION_TOPICS", 100)
+    with pytest.raises(CopyError, match="bytes of topics to register, limit 100"):
+        table.take_over(copy_of(table, TopicConfig("a", 7, 7), version=11))
+    assert table.data_version == DataVersion(5000, 9)
+
+
+def test_the_size_of_a_registration_follows_a_copy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = TopicTable(CONFIG, tmp_path)
+    fresh = sum(topic.line_size() for topic in table.snapshot().topic_config_table.values())
+    topic = TopicConfig("t" * 100, 4, 4)
+    table.take_over(copy_of(table, topic))
+    table.take_over(copy_of(TopicTable(CONFIG, tmp_path / "other"), version=10))
+    assert topic.topic_name not in table
+    monkeypatch.setattr(module, "MAX_REGISTRATION_TOPICS", fresh + topic.line_size() + 1)
+    table.update(topic)  # fits only if the size shrank as well
+    with pytest.raises(RequestError):
+        table.update(TopicConfig("u"))
+
+
+def test_a_local_change_is_undone_by_the_next_copy(tmp_path: Path) -> None:
+    table = TopicTable(CONFIG, tmp_path)
+    copy = copy_of(table, TopicConfig("t"))
+    table.take_over(copy)
+    table.create_for_send_back("%RETRY%g", 1)
+    assert table.data_version != copy.data_version
+    assert table.take_over(copy) == ["%RETRY%g"]
+    assert table.snapshot() == copy

@@ -35,3 +35,12 @@ def test_groups_have_tables_of_their_own() -> None:
 
 def test_no_commits_split_into_none() -> None:
     assert KnownOffsetTables().split_first({}, table_of) == ({}, {})
+
+
+def test_the_tables_of_one_broker_are_forgotten() -> None:
+    known = KnownOffsetTables()
+    known.add(("a", "g", "t"))
+    known.add(("b", "g", "t"))
+    known.forget("a")
+    assert ("a", "g", "t") not in known
+    assert ("b", "g", "t") in known

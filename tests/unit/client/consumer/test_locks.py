@@ -3,10 +3,10 @@ from __future__ import annotations
 import pytest
 
 from pyromq.client.consumer.locks import QueueLocks
-from pyromq.client.errors import TopicNotFoundError
+from pyromq.client.errors import NoMasterError, TopicNotFoundError
 from pyromq.protocol.wire.bodies import MessageQueue
 from pyromq.protocol.wire.codes import RequestCode, ResponseCode
-from tests.unit.client.fake_cluster import running_cluster
+from tests.unit.client.fake_cluster import running_cluster, running_pair
 from tests.unit.client.sessions import session_at
 
 TOPICS = {"tenant%t": {"b0": 2, "b1": 1}}
@@ -51,3 +51,21 @@ async def test_unreachable_brokers_are_logged(caplog: pytest.LogCaptureFixture) 
         assert "locks of 1 queues not renewed" in caplog.text
         await locks.unlock([FIRST, ELSEWHERE])
         assert "1 queues not unlocked" in caplog.text
+
+
+async def test_only_a_master_locks(caplog: pytest.LogCaptureFixture) -> None:
+    queues = [MessageQueue("t", "b1", number) for number in range(2)]
+    async with (
+        running_pair({"t": {"b1": 2}}) as (cluster, master, replica),
+        session_at(cluster.namesrv) as session,
+    ):
+        locks = QueueLocks(session, "g")
+        master.is_listed = False
+        with pytest.raises(NoMasterError):
+            await locks.lock(queues[0])
+        assert await locks.renew(queues) == {}
+        assert "cannot lock or unlock 2 queues: topic 't': b1 has no master" in caplog.text
+        # A master that is back is found long before routes are due for a refresh.
+        master.is_listed = True
+        assert await locks.renew(queues) == dict.fromkeys(queues, True)
+        assert replica.requests == []

@@ -15,7 +15,7 @@ from pyromq.client.session.session import Session
 from pyromq.protocol.wire.bodies import ConsumerData, HeartbeatData, MessageQueue
 from pyromq.protocol.wire.codes import RequestCode, ResponseCode
 from tests.support.patience import until
-from tests.unit.client.fake_cluster import FakeCluster, running_cluster
+from tests.unit.client.fake_cluster import FakeCluster, running_cluster, running_pair
 
 
 class Member:
@@ -238,3 +238,24 @@ async def test_departed_members_are_remembered_for_a_while(
         monkeypatch.setattr(membership_module, "_DEPARTED_SECONDS", 0.0)
         assert one.membership.departed() == set()
         await one.leave()
+
+
+@pytest.mark.parametrize("is_listed", [True, False])
+async def test_members_share_queues_without_their_master(
+    monkeypatch: pytest.MonkeyPatch, is_listed: bool
+) -> None:
+    """The replica knows them, too; whether or not the NameServers have noticed."""
+    monkeypatch.setattr(membership_module, "REBALANCE_SECONDS", 0.05)
+    async with running_pair({"t": {"b1": 4}}) as (cluster, master, _):
+        first = Member(cluster, route_interval=0.05)
+        await first.membership.join()
+        assert first.queues == [0, 1, 2, 3]
+        await master.stop()
+        master.is_listed = is_listed
+        second = Member(cluster)
+        await second.membership.join()
+        await until(lambda: sorted(first.queues + second.queues) == [0, 1, 2, 3])
+        assert second.queues
+        await second.leave()
+        await until(lambda: first.queues == [0, 1, 2, 3])
+        await first.leave()

@@ -9,7 +9,7 @@ from pyromq.client.consumer.queue_access import QueueAccess
 from pyromq.client.errors import OptionError
 from pyromq.protocol.wire.bodies import MessageQueue
 from pyromq.protocol.wire.codes import RequestCode, ResponseCode
-from tests.unit.client.fake_cluster import running_cluster
+from tests.unit.client.fake_cluster import running_cluster, running_pair
 from tests.unit.client.sessions import session_at
 
 FIRST, SECOND = (MessageQueue("t", "b0", number) for number in range(2))
@@ -133,3 +133,24 @@ async def test_a_file_that_cannot_be_locked_is_used_anyway(
         assert "set a different instance_name for each consumer of group g" in caplog.text
         await offsets.store({FIRST: 1})
         offsets.close()
+
+
+async def test_a_commit_is_repeated_until_a_master_has_it() -> None:
+    """Also if nothing is consumed meanwhile: a replica loses it when its master returns."""
+    queue = MessageQueue("t", "b1", 0)
+    async with (
+        running_pair({"t": {"b1": 1}}) as (cluster, master, replica),
+        session_at(cluster.namesrv) as session,
+    ):
+        offsets = RemoteOffsets(QueueAccess(session, "g"))
+        await offsets.store({queue: 3})
+        master.is_listed = False
+        await session.routes.refresh("t")
+        for _ in range(2):
+            await offsets.store({queue: 4})
+        assert len(replica.seen(RequestCode.UPDATE_CONSUMER_OFFSET)) == 2
+        master.is_listed = True
+        for _ in range(2):
+            await offsets.store({queue: 4})
+        assert master.offsets["g", "t", 0] == 4
+        assert len(master.seen(RequestCode.UPDATE_CONSUMER_OFFSET)) == 2

@@ -8,6 +8,7 @@ import pytest
 
 from pyromq.client.errors import (
     IllegalMessageError,
+    NoMasterError,
     TopicNotFoundError,
 )
 from pyromq.client.message import Message
@@ -15,7 +16,7 @@ from pyromq.client.producer.producer import Producer
 from pyromq.protocol.wire.bodies import MessageQueue
 from pyromq.protocol.wire.codes import RequestCode, ResponseCode
 from tests.support.patience import until
-from tests.unit.client.fake_cluster import running_cluster
+from tests.unit.client.fake_cluster import FakeBroker, running_cluster, running_pair
 
 SEND = RequestCode.SEND_MESSAGE_V2
 FIRST = MessageQueue("t", "b0", 0)
@@ -211,3 +212,43 @@ async def test_a_reconnected_broker_gets_messages_again() -> None:
         for _ in range(2):
             await producer.send(Message("t", b"x"))
         assert len(broker.queues["t", 0]) == stored + 1
+
+
+async def test_a_broker_without_a_master_gets_nothing() -> None:
+    async with running_pair({"t": {"b0": 1, "b1": 1}}) as (cluster, master, replica):
+        master.is_listed = False
+        async with Producer(cluster.namesrv) as producer:
+            results = [await producer.send(Message("t", b"x")) for _ in range(4)]
+            assert {result.queue for result in results} == {FIRST}
+            with pytest.raises(NoMasterError, match="b1 has no master: only replica"):
+                await producer.send(Message("t", b"x"), MessageQueue("t", "b1", 0))
+        assert replica.requests == []
+
+
+async def test_without_any_master_the_error_names_the_replicas() -> None:
+    async with running_pair({"t": {"b1": 1}}) as (cluster, master, replica):
+        another = FakeBroker(cluster, "b1", 3)
+        await another.start()
+        cluster.brokers.append(another)
+        master.is_listed = False
+        async with Producer(cluster.namesrv) as producer:
+            with pytest.raises(NoMasterError) as raised:
+                await producer.send(Message("t", b"x"))
+            assert str(raised.value) == (
+                f"topic 't': b1 has no master: only replicas {replica.address} (id 1), "
+                f"{another.address} (id 3)"
+            )
+            assert isinstance(raised.value, TopicNotFoundError)
+            # The next send finds it, long before routes are due for a refresh.
+            master.is_listed = True
+            assert (await producer.send(Message("t", b"x"))).queue.broker_name == "b1"
+
+
+async def test_a_message_of_an_ordered_topic_waits_for_its_master() -> None:
+    async with running_pair({"t": {"b0": 1, "b1": 1}}) as (cluster, master, _):
+        cluster.order_configurations["t"] = "b0:1;b1:1"
+        master.is_listed = False
+        async with Producer(cluster.namesrv) as producer:
+            with pytest.raises(NoMasterError, match="b1 has no master"):
+                await producer.send(Message("t", b"x"), MessageQueue("t", "b1", 0))
+            await producer.send(Message("t", b"x"), FIRST)

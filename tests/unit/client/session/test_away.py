@@ -65,3 +65,18 @@ async def test_nothing_waits_after_close() -> None:
     assert not away
     away.add("a:1", RuntimeError("refused"))
     assert not away
+
+
+async def test_a_broker_that_answered_otherwise_is_used_again_at_once() -> None:
+    async def answers(_: str) -> bool:
+        return False
+
+    away = AwayBrokers(answers, lambda _: True)
+    away.remove("a:1")
+    away.add("a:1", RuntimeError("refused"))
+    away.remove("a:1")
+    assert not away
+    away.add("a:1", RuntimeError("refused"))
+    await asyncio.sleep(0.01)  # the end of the first task must not end the second
+    assert away
+    await away.close()

@@ -11,13 +11,14 @@ import pytest
 from pyromq.client import LitePullConsumer, Producer, PullConsumer, PushConsumer
 from pyromq.client.errors import BrokerError, ClientStateError
 from pyromq.client.options import Settings
+from pyromq.client.session import away
 from pyromq.client.session.session import Client, Session, SessionState
 from pyromq.protocol.wire.acl import signature_of
-from pyromq.protocol.wire.bodies import HeartbeatData, ProducerData
+from pyromq.protocol.wire.bodies import ConsumerData, HeartbeatData, ProducerData
 from pyromq.protocol.wire.codes import RequestCode, ResponseCode
 from pyromq.protocol.wire.frame import RemotingCommand
 from tests.support.patience import until
-from tests.unit.client.fake_cluster import FakeBroker, running_cluster
+from tests.unit.client.fake_cluster import FakeBroker, running_cluster, running_pair
 
 TOPICS = {"t": {"b0": 1, "b1": 1}}
 
@@ -257,3 +258,44 @@ async def test_a_session_lives_once() -> None:
         session.start()
     with pytest.raises(AssertionError, match="CLOSED to RUNNING"):
         session._enter(SessionState.RUNNING)
+
+
+async def test_consumers_send_heartbeats_to_replicas_and_producers_do_not() -> None:
+    def describe_consumer(client_id: str) -> HeartbeatData:
+        return HeartbeatData(client_id, consumer_data_set=[ConsumerData("g")])
+
+    for description, is_greeted in ((describe, False), (describe_consumer, True)):
+        async with running_pair({"t": {"b1": 1}}) as (cluster, master, replica):
+            session = Session(Settings.of(cluster.namesrv, {}), description)
+            session.start()
+            await session.routes.get("t")
+            await until(partial(_heartbeats, master, 1))
+            if is_greeted:
+                await until(partial(_heartbeats, replica, 1))
+            await session.beat()
+            await session.close(consumer_group="g")
+            assert _heartbeats(master, 2)
+            assert _heartbeats(replica, 1) == is_greeted
+            assert bool(replica.seen(RequestCode.UNREGISTER_CLIENT)) == is_greeted
+
+
+async def test_a_broker_that_is_away_is_greeted_until_it_answers(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(away, "FIRST_PAUSE_SECONDS", 0.01)
+    async with running_pair({"t": {"b1": 1}}) as (cluster, master, _):
+        session = Session(Settings.of(cluster.namesrv, {}), describe)
+        session.start()
+        await session.routes.get("t")
+        await until(lambda: session.is_known_to(master.address))
+        ill: list[tuple[int, str]] = [(ResponseCode.SYSTEM_ERROR, "ill")]
+        master.refusals[RequestCode.HEART_BEAT] = ill
+        session.away.add(master.address, RuntimeError("lost"))
+        await until(lambda: not session.away)
+        assert _heartbeats(master, 3)
+        assert "heartbeat failed" not in caplog.text
+        # It ends with the session, or when the NameServers drop the broker.
+        master.silent.add(RequestCode.HEART_BEAT)
+        session.away.add(master.address, RuntimeError("lost"))
+        await session.close()
+        assert not session.away

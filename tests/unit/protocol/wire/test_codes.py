@@ -10,7 +10,7 @@ from pyromq.protocol.wire.codes import PROTOCOL_VERSION, LanguageCode, RequestCo
 
 
 @pytest.mark.parametrize(
-    ("codes", "count"), [(RequestCode, 97), (ResponseCode, 37), (LanguageCode, 13)]
+    ("codes", "count"), [(RequestCode, 101), (ResponseCode, 37), (LanguageCode, 13)]
 )
 def test_every_number_has_one_name(codes: type[IntEnum], count: int) -> None:
     # An IntEnum silently turns a duplicate number into an alias.
@@ -35,6 +35,7 @@ def test_every_number_has_one_name(codes: type[IntEnum], count: int) -> None:
         ("SEND_BATCH_MESSAGE", 320),
         ("QUERY_DATA_VERSION", 322),
         ("LITE_PULL_MESSAGE", 361),
+        ("PROMOTE_BROKER", 70001),
     ],
 )
 def test_requests(name: str, number: int) -> None:

@@ -85,13 +85,18 @@ class FakeConnection:
 
 
 def open_window(
-    connection: Any, start: int = 0, end: int = 1000, *, is_replica: bool = False
+    connection: Any,
+    start: int = 0,
+    end: int = 1000,
+    *,
+    is_complete: bool = True,
+    is_replica: bool = False,
 ) -> PullWindow:
     def pull(offset: int, count: int) -> RemotingCommand:
         return pull_command("group", "T", 0, Subscription(), PullNumbers(offset, count))
 
     wanted = QueueRange(QUEUE, start, end)
-    return PullWindow(connection, pull, wanted, is_complete=True, is_replica=is_replica)
+    return PullWindow(connection, pull, wanted, is_complete=is_complete, is_replica=is_replica)
 
 
 def read(opened: PullWindow) -> Iterator[int | str]:
@@ -149,12 +154,13 @@ def test_offsets_outside_of_the_queue_are_lost() -> None:
         (12, [ResponseCode.PULL_NOT_FOUND], []),
     ],
 )
+@pytest.mark.parametrize("is_complete", [True, False])
 def test_what_a_replica_lacks_is_not_lost(
-    start: int, codes: list[ResponseCode], found: list[int]
+    start: int, codes: list[ResponseCode], found: list[int], is_complete: bool
 ) -> None:
     connection = FakeConnection(first=10, end=20)
     connection.codes = [*codes]
-    opened = open_window(connection, start, 25, is_replica=True)
+    opened = open_window(connection, start, 25, is_complete=is_complete, is_replica=True)
     got: list[int | str] = []
     with pytest.raises(UnreachableError, match=r"the replica at .* lacks offset"):  # noqa: PT012
         for each in read(opened):

@@ -26,7 +26,7 @@ class Cut:
     """A store, before and after it was truncated."""
 
     def __init__(self, directory: Path) -> None:
-        self.root = directory / "store"
+        self.root = directory / "the store"
         self.records: list[MessageRecord] = written_store(self.root)
         self.log = b"".join(
             path.read_bytes() for path in sorted((self.root / "commitlog").iterdir())

@@ -88,6 +88,24 @@ def test_cold_messages_have_their_own_limits(
     store.stop()
 
 
+@pytest.mark.parametrize(("in_memory", "suggested"), [(0, True), (7, True), (8, False)])
+def test_the_last_message_examined_decides_who_should_serve(
+    tmp_path: Path, in_memory: int, suggested: bool
+) -> None:
+    """As in RocketMQ; the first one decides about the limits."""
+    store = open_store(tmp_path, mapped_file_size_consume_queue=2000)
+    for _ in range(16):
+        put(store, bytes(100))
+    store.seal()
+    store._reader._memory = in_memory * (store.max_physical_offset // 16)
+    store._reader._cold_limits = (8, 1 << 20)
+    result = store.get(TOPIC, 0, 0, 32, Everything())
+    # The ninth was examined and did not fit; eight records are between its start and the end.
+    assert result.count == 8
+    assert result.suggest_replica is suggested
+    store.stop()
+
+
 def without_first_segment(tmp_path: Path) -> MessageStore:
     store = open_store(tmp_path, mapped_file_size_consume_queue=2000)
     for _ in range(6):

@@ -1,6 +1,6 @@
-"""Admin requests about offsets of groups (reset, clone, correct) and of delay levels (list).
+"""Admin requests about offsets of groups: reset, clone, correct.
 
-INVOKE_BROKER_TO_RESET_OFFSET, CLONE_GROUP_OFFSET, QUERY_CORRECTION_OFFSET, GET_ALL_DELAY_OFFSET.
+INVOKE_BROKER_TO_RESET_OFFSET, CLONE_GROUP_OFFSET and QUERY_CORRECTION_OFFSET.
 The clients of a group apply a reset: the broker works out the offsets and notifies every member
 (RESET_CONSUMER_CLIENT_OFFSET), and the members commit them.
 
@@ -49,7 +49,7 @@ _MAX_ITEMS_PER_ITERATION: Final = 256
 
 
 class OffsetAdminHandlers:
-    """Resets, clones and compares offsets of groups; lists those of delay levels."""
+    """Resets, clones and compares offsets of groups."""
 
     def __init__(self, parts: BrokerParts) -> None:
         self._config = parts.config
@@ -59,7 +59,6 @@ class OffsetAdminHandlers:
         self._offsets = parts.tables.offsets
         self._lane = parts.lanes.admin
         self._groups = parts.tables.groups
-        self._delay_offsets = parts.tables.delay_offsets
 
     def routes(self) -> Routes:
         """Return the routes of the family."""
@@ -67,7 +66,6 @@ class OffsetAdminHandlers:
             Route(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, self.reset_offset),
             Route(RequestCode.CLONE_GROUP_OFFSET, self.clone_offsets),
             Route(RequestCode.QUERY_CORRECTION_OFFSET, self.correction_offsets),
-            Route(RequestCode.GET_ALL_DELAY_OFFSET, self.all_delay_offsets),
         )
 
     async def reset_offset(
@@ -158,10 +156,6 @@ class OffsetAdminHandlers:
             if queue_id in least and least[queue_id] > offset:
                 least[queue_id] = _NO_CORRECTION
         return request.answer(body=QueryCorrectionOffsetBody(least).encode())
-
-    def all_delay_offsets(self, _: ClientConnection, request: RemotingCommand) -> RemotingCommand:
-        """GET_ALL_DELAY_OFFSET: return the next offset of each delay level, as Java stores it."""
-        return request.answer(body=self._delay_offsets.table().encode())
 
     async def _offsets_at(self, header: ResetOffsetRequestHeader) -> dict[MessageQueue, int]:
         """Return the offset of each queue at which the group will resume."""

@@ -22,6 +22,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
+from pyromq.broker.handlers.admin.replication import runtime_figures
 from pyromq.broker.parts import BrokerParts
 from pyromq.broker.routes import Route, Routes
 from pyromq.broker.services.stats import PutTimes
@@ -67,6 +68,7 @@ class StatsAdminHandlers:
         self._lanes = parts.lanes
         self._delay_offsets = parts.tables.delay_offsets
         self._halves_without_producer = halves_without_producer
+        self._replication = parts.replication_figures
         self._now = parts.clock
         self._started = self._now()
 
@@ -98,6 +100,7 @@ class StatsAdminHandlers:
             **self._day_totals(),
             **self._queues(),
             **self._store_state(),
+            **runtime_figures(self._replication()),
         }
         table |= await self._lanes.admin.run(self._disks)
         return request.answer(body=KVTable(table).encode())

@@ -1,9 +1,7 @@
-"""Admin requests about topics, consumer groups and committed offsets.
+"""Admin requests that change topics and consumer groups.
 
-UPDATE_AND_CREATE_TOPIC, DELETE_TOPIC_IN_BROKER, GET_ALL_TOPIC_CONFIG,
-UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, GET_ALL_SUBSCRIPTIONGROUP_CONFIG, DELETE_SUBSCRIPTIONGROUP and
-GET_ALL_CONSUMER_OFFSET. Replicas copy their master's tables with the GET_ALL requests: snapshots,
-encoded on the admin lane, once for all concurrent requests.
+UPDATE_AND_CREATE_TOPIC, DELETE_TOPIC_IN_BROKER, UPDATE_AND_CREATE_SUBSCRIPTIONGROUP and
+DELETE_SUBSCRIPTIONGROUP. `handlers.admin.tables` returns the whole tables.
 
 Handlers run on the loop.
 """
@@ -15,7 +13,6 @@ import logging
 from pyromq.broker.config import MAX_QUEUES
 from pyromq.broker.parts import BrokerParts
 from pyromq.broker.routes import Route, Routes
-from pyromq.broker.services.flow_control import SharedBody
 from pyromq.broker.services.topic_deletion import TopicDeletion
 from pyromq.broker.state.connections import ClientConnection
 from pyromq.protocol.names import group_fault, topic_fault
@@ -34,39 +31,25 @@ _MAX_PERMISSION = 15
 
 
 class TopicAdminHandlers:
-    """Changes and returns the tables of topics, groups and offsets."""
+    """Changes the tables of topics and groups."""
 
     def __init__(self, parts: BrokerParts, deletion: TopicDeletion) -> None:
-        topics, groups, offsets = parts.tables.topics, parts.tables.groups, parts.tables.offsets
-        lane = parts.lanes.admin
         self._stats = parts.stats
         self._config = parts.config
-        self._topics = topics
-        self._groups = groups
-        self._offsets = offsets
+        self._topics = parts.tables.topics
+        self._groups = parts.tables.groups
+        self._offsets = parts.tables.offsets
         self._deletion = deletion
         self._announced = parts.announced
         self._role = parts.role
-        self._all_topics = SharedBody(
-            lambda: lane.run(topics.snapshot().encode), lambda: topics.data_version
-        )
-        self._all_groups = SharedBody(
-            lambda: lane.run(groups.snapshot().encode), lambda: groups.data_version
-        )
-        self._all_offsets = SharedBody(
-            lambda: lane.run(offsets.snapshot().encode), lambda: offsets.version
-        )
 
     def routes(self) -> Routes:
         """Return the routes of the family."""
         return Routes(
             Route(RequestCode.UPDATE_AND_CREATE_TOPIC, self.update_topic),
             Route(RequestCode.DELETE_TOPIC_IN_BROKER, self.delete_topic),
-            Route(RequestCode.GET_ALL_TOPIC_CONFIG, self.all_topics, is_query=True),
             Route(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, self.update_group),
-            Route(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, self.all_groups, is_query=True),
             Route(RequestCode.DELETE_SUBSCRIPTIONGROUP, self.delete_group),
-            Route(RequestCode.GET_ALL_CONSUMER_OFFSET, self.all_offsets, is_query=True),
         )
 
     async def update_topic(
@@ -96,10 +79,6 @@ class TopicAdminHandlers:
         await self._announced()
         return request.answer()
 
-    async def all_topics(self, _: ClientConnection, request: RemotingCommand) -> RemotingCommand:
-        """GET_ALL_TOPIC_CONFIG: return the whole table with its version."""
-        return request.answer(body=await self._all_topics.get())
-
     async def update_group(
         self, connection: ClientConnection, request: RemotingCommand
     ) -> RemotingCommand:
@@ -123,10 +102,6 @@ class TopicAdminHandlers:
         await self._groups.file.saved()
         return request.answer()
 
-    async def all_groups(self, _: ClientConnection, request: RemotingCommand) -> RemotingCommand:
-        """GET_ALL_SUBSCRIPTIONGROUP_CONFIG: return the whole table with its version."""
-        return request.answer(body=await self._all_groups.get())
-
     async def delete_group(
         self, connection: ClientConnection, request: RemotingCommand
     ) -> RemotingCommand:
@@ -145,10 +120,6 @@ class TopicAdminHandlers:
             await self._offsets.file.saved()
         await self._groups.file.saved()
         return request.answer()
-
-    async def all_offsets(self, _: ClientConnection, request: RemotingCommand) -> RemotingCommand:
-        """GET_ALL_CONSUMER_OFFSET: return the whole table."""
-        return request.answer(body=await self._all_offsets.get())
 
     def _refuse_on_replica(self) -> None:
         if self._role.is_replica:

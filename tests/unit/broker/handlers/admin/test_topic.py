@@ -20,11 +20,8 @@ from pyromq.broker.state.tables import BrokerTables
 from pyromq.protocol.java.fastjson import BodyError
 from pyromq.protocol.message.message_id import encode_host
 from pyromq.protocol.wire.bodies import (
-    ConsumerOffsetSerializeWrapper,
     SubscriptionGroupConfig,
-    SubscriptionGroupWrapper,
     TopicConfig,
-    TopicConfigSerializeWrapper,
     TopicFilterType,
 )
 from pyromq.protocol.wire.codes import RequestCode, ResponseCode
@@ -247,21 +244,6 @@ async def test_changes_of_groups_are_on_disk_before_the_response(
     groups, offsets = saved()
     assert "g" not in groups
     assert offsets.groups_of("t") == set()
-
-
-async def test_whole_tables_are_returned(broker: Broker) -> None:
-    await broker.update_topic()
-    broker.groups.find("g")
-    broker.offsets.commit("g", "orders", 0, 5)
-    request = RemotingCommand(RequestCode.GET_ALL_TOPIC_CONFIG)
-    handlers, connection = broker.handlers, broker.connection
-    topics = (await handlers.all_topics(connection, request)).body
-    assert TopicConfigSerializeWrapper.decode(topics) == broker.topics.snapshot()
-    groups = (await handlers.all_groups(connection, request)).body
-    assert SubscriptionGroupWrapper.decode(groups) == broker.groups.snapshot()
-    offsets = (await handlers.all_offsets(connection, request)).body
-    assert offsets == b'{"offsetTable":{"orders@g":{0:5}}}'
-    assert ConsumerOffsetSerializeWrapper.decode(offsets) == broker.offsets.snapshot()
 
 
 async def test_replica_refuses_changes(tmp_path: Path) -> None:

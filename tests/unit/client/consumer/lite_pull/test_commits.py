@@ -6,10 +6,11 @@ from pyromq.client.consumer.lite_pull.consumer import LitePullConsumer
 from pyromq.client.errors import (
     BrokerError,
 )
+from pyromq.protocol.wire.bodies import MessageQueue
 from pyromq.protocol.wire.codes import ResponseCode
 from tests.support.patience import until
 from tests.unit.client.consumer.lite_pull.reading import COMMIT, FIRST, PULL, QUEUE, fill
-from tests.unit.client.fake_cluster import running_cluster
+from tests.unit.client.fake_cluster import running_cluster, running_pair
 
 
 async def test_consumed_offsets_are_committed_while_running() -> None:
@@ -87,3 +88,35 @@ async def test_a_group_that_starts_at_the_end_commits_its_start() -> None:
             await consumer.subscribe("t")
             await until(lambda: bool(cluster.brokers[0].seen(PULL)))
         assert cluster.brokers[0].offsets == {("g", "t", 0): 3}
+
+
+async def test_a_returned_master_gets_what_was_committed_to_the_replica() -> None:
+    async with running_pair({"t": {"b1": 1}}) as (cluster, master, replica):
+        for number in range(4):
+            await master.put("t", 0, b"%d" % number)
+        async with LitePullConsumer(
+            cluster.namesrv,
+            group="g",
+            start_from=FIRST,
+            commit_interval=0.01,
+            pull_batch_size=1,
+            heartbeat_interval=0.05,
+        ) as consumer:
+            await consumer.assign([MessageQueue("t", "b1", 0)])
+            for _ in range(2):
+                await anext(consumer)
+            await until(lambda: master.offsets == {("g", "t", 0): 1})
+            await master.stop()
+            master.is_listed = False
+            await consumer._session.routes.refresh("t")
+            for _ in range(2):
+                await anext(consumer)
+            await until(lambda: replica.offsets == {("g", "t", 0): 3})
+            await master.restart()
+            master.is_listed = True
+            await until(lambda: master.offsets == {("g", "t", 0): 3})
+            # So does one that forgot it, as a killed broker does.
+            await master.stop()
+            master.offsets.clear()
+            await master.restart()
+            await until(lambda: master.offsets == {("g", "t", 0): 3})
