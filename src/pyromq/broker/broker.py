@@ -78,16 +78,19 @@ class Broker:
         hooks: Hooks | None = None,
         store_factory: StoreFactory = MessageStore,
         config_file: Path | None = None,
+        role_file: Path | None = None,
         on_failure: Callable[[str], None] | None = None,
     ) -> None:
         """`store_factory` builds the store; other engines must pass tests/contract.
 
-        `config_file` is the file that the settings were read from; changes are saved there.
+        `config_file` is the file that the settings were read from; changes are saved there. A
+        change of the role goes to `role_file`, if given: brokers may share a `config_file`.
         `on_failure` gets the reason if the broker cannot do its job any more, and should stop it:
         a replica whose log is not its master's. Without it the broker leaves the network.
         """
         self._config = config
         self._config_file = config_file
+        self._role_file = role_file
         self._on_failure = on_failure
         #: Why the broker cannot do its job any more.
         self.failure: str | None = None
@@ -192,6 +195,8 @@ class Broker:
 
         For tests of faults. Nobody is notified; `stop` closes the rest.
         """
+        if self.replication is not None:
+            self.replication.cut_off()
         for server in self._servers:
             for connection in list(server.connections):
                 connection.abort()
@@ -340,6 +345,7 @@ class Broker:
             replication_figures=self._replication_figures,
             hooks=self._hooks,
             config_file=self._config_file,
+            role_file=self._role_file,
         )
         self._assembly = assembly = assemble(parts)
         parts.live_config.listeners.append(settings_changed)

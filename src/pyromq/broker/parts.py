@@ -77,6 +77,7 @@ def build_parts(  # noqa: PLR0913 - the inputs of the composition root
     replication_figures: Callable[[], dict[str, Any]] = dict,
     hooks: Hooks | None = None,
     config_file: Path | None = None,
+    role_file: Path | None = None,
     clock: Clock = now_ms,
 ) -> BrokerParts:
     """Complete the parts of a broker around its store and tables.
@@ -96,7 +97,7 @@ def build_parts(  # noqa: PLR0913 - the inputs of the composition root
         long_poll=long_poll,
         notices=GroupNotices(tables.consumers),
         stats=BrokerStats(store.growth, config.broker_cluster_name),
-        live_config=LiveConfig(config, store.config, config_file),
+        live_config=LiveConfig(config, store.config, config_file, role_file=role_file),
         announce=announce,
         hooks=hooks or Hooks(),
         clock=clock,

@@ -57,6 +57,8 @@ def bound_socket(
         if prepare is not None:
             prepare(bound)
         bound.bind((host, port))
+        # Its connections inherit this: in TIME_WAIT they must not keep the port from a restart.
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     except OSError as error:
         bound.close()
         raise OSError(error.errno, error.strerror, format_address(host, port)) from error
@@ -114,6 +116,7 @@ class RemotingServer:
             is_chosen=self._is_port_chosen,
         )
         self._port = self._socket.getsockname()[1]
+        self._is_port_chosen = True  # the next start takes the same one
 
     async def start(self, service: Service[Connection]) -> None:
         """Listen and serve. Raises OSError if the port is not available."""

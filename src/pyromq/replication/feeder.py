@@ -176,6 +176,11 @@ class Feeder(asyncio.Protocol):
                 task.cancel()
         self._transport.close()
 
+    def abort(self) -> None:
+        """Break the connection; what waits in its buffer is lost."""
+        self.close()
+        self._transport.abort()
+
     # Called by the loop
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -191,7 +196,7 @@ class Feeder(asyncio.Protocol):
         refusal = self._host.admit(self, peer[0])
         if refusal is not None:
             self.close(refusal)
-            self._transport.abort()
+            self.abort()
             return
         self._check_silence()
 

@@ -89,12 +89,20 @@ class ReplicationMaster:
             await self._server.wait_closed()
             self._server = None
 
+    def cut_off(self) -> None:
+        """Break every connection, as a killed process would; `stop` closes the rest."""
+        if self._server is not None:
+            self._server.close()
+        self._is_serving = False
+        for feeder in list(self._feeders):
+            feeder.abort()
+
     async def _drain(self) -> None:
         """Wait until every replica that keeps up has reported the log's end, but not for long."""
         end = self.source.end
         deadline = asyncio.get_running_loop().time() + _DRAIN_SECONDS
         while asyncio.get_running_loop().time() < deadline:
-            lags = [end - each.acked for each in self._fed]
+            lags = [end - each.acked for each in self._fed if each.state is FeederState.FEEDING]
             if not any(0 < lag <= _MAX_DRAINED for lag in lags):
                 return
             await asyncio.sleep(_DRAIN_POLL_SECONDS)

@@ -95,6 +95,13 @@ class Replica:
             self._link.close("the replica stops")
             self._link = None
 
+    def cut_off(self) -> None:
+        """Break the connection, as a killed process would; `stop` ends the rest."""
+        if self._task is not None:
+            self._task.cancel()
+        if self._link is not None:
+            self._link.close("cut off")
+
     def status(self) -> FollowerStatus:
         """Return how the replica is doing."""
         link = self._link

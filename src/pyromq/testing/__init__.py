@@ -15,15 +15,19 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from pyromq.testing.cluster import Cluster, ClusterBroker
+    from pyromq.testing.broker import ClusterBroker
+    from pyromq.testing.cluster import Cluster
+    from pyromq.testing.replicas import DivergedError, PromotionError
 
-__all__ = ["Cluster", "ClusterBroker"]
+__all__ = ["Cluster", "ClusterBroker", "DivergedError", "PromotionError"]
 
 
 def __getattr__(name: str) -> Any:
     # Load on first use: pytest imports this package in every run.
     if name in __all__:
-        from pyromq.testing import cluster
+        from pyromq.testing import broker, cluster, replicas
 
-        return getattr(cluster, name)
+        for module in (cluster, broker, replicas):
+            if hasattr(module, name):
+                return getattr(module, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -35,7 +35,8 @@ def pytest_configure(config: pytest.Config) -> None:
     """Register the marker."""
     config.addinivalue_line(
         "markers",
-        f"{_MARKER}(brokers=1, settings=None): options of the fixture rocketmq's cluster",
+        f"{_MARKER}(brokers=1, replicas=0, settings=None): options of the cluster of the fixture "
+        "rocketmq",
     )
 
 
@@ -68,9 +69,9 @@ def _wanted(node: Any) -> dict[str, Any]:
     marker = node.get_closest_marker(_MARKER)
     if marker is None:
         return {}
-    if marker.args or not marker.kwargs.keys() <= {"brokers", "settings"}:
+    if marker.args or not marker.kwargs.keys() <= {"brokers", "replicas", "settings"}:
         raise pytest.UsageError(
-            f"@pytest.mark.{_MARKER} takes brokers= and settings=, not {marker.args} "
+            f"@pytest.mark.{_MARKER} takes brokers=, replicas= and settings=, not {marker.args} "
             f"and {sorted(marker.kwargs)}"
         )
     return dict(marker.kwargs)

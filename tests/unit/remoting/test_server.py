@@ -213,6 +213,22 @@ async def test_server_may_start_again() -> None:
 
 
 @on_both_loops
+async def test_a_port_is_free_again_although_the_server_closed_its_connections() -> None:
+    """They stay in TIME_WAIT for a minute, at the port of the server."""
+    first = RemotingServer(host="127.0.0.1", is_port_chosen=False)
+    await serve_one(first)
+    await serve_one(first)
+    await serve_one(RemotingServer(host="127.0.0.1", port=first.port))
+
+
+async def serve_one(server: RemotingServer) -> None:
+    await server.start(Service({ECHO: echo}))
+    async with connected(server) as client:
+        await client.ask(request(ECHO, 1))
+        await server.stop()
+
+
+@on_both_loops
 async def test_taken_port_is_named() -> None:
     async with serving() as server:
         second = RemotingServer(host="127.0.0.1", port=server.port)

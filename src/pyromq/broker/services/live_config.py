@@ -133,6 +133,11 @@ class Applied(NamedTuple):
     ineffective: list[str]
 
 
+def own_file(store: MessageStoreConfig) -> Path:
+    """Return the file of a broker that was started without one."""
+    return store.config_directory / "broker.properties"
+
+
 class LiveConfig:
     """The settings of a running broker."""
 
@@ -142,13 +147,16 @@ class LiveConfig:
         store: MessageStoreConfig,
         file: Path | None = None,
         *,
+        role_file: Path | None = None,
         now: Clock = now_ms,
     ) -> None:
         self._broker = broker
         self._store = store
         self._now = now
         #: The file that changes are written to.
-        self.file = file or store.config_directory / "broker.properties"
+        self.file = file or own_file(store)
+        #: The file that the role is written to: another one if brokers share `file`.
+        self._role_file = role_file or self.file
         self.version = DataVersion(now(), 0)
         #: Called with the keys that took effect, after the change.
         self.listeners: list[Callable[[list[str]], None]] = []
@@ -206,7 +214,7 @@ class LiveConfig:
         """
         changes = {"brokerRole": role.name, "brokerId": str(broker_id)}
         async with self._changing:
-            await asyncio.to_thread(_write, self.file, changes)
+            await asyncio.to_thread(_write, self._role_file, changes)
             _set(self._store, "broker_role", role)
             _set(self._broker, "broker_id", broker_id)
             self.version = self.version.next(self._now())

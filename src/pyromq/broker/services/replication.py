@@ -95,6 +95,11 @@ class BrokerReplication:
         await self._replica.stop()
         await self._master.stop()
 
+    def cut_off(self) -> None:
+        """Break every connection, as a killed process would; `stop` ends the rest."""
+        self._master.cut_off()
+        self._replica.cut_off()
+
     async def become_master(self) -> None:
         """Stop following, and complete the log so that this broker can continue it."""
         await self._tables.stop()
@@ -107,6 +112,17 @@ class BrokerReplication:
         self._store.set_replica(True)
         self._replica.start()
         self._tables.start()
+
+    async def connect_now(self) -> None:
+        """Ask the NameServers who is the master and connect, without waiting for the next retry."""
+        await self._registration.register_now()
+        if self._role.is_replica:
+            await self._replica.stop()
+            self._replica.start()
+
+    async def copy_tables(self) -> list[str]:
+        """Copy the master's tables; return a message for each that could not be copied."""
+        return await self._tables.sync_now()
 
     def _role_changed(self) -> None:
         if not self._role.is_replica:

@@ -1,0 +1,188 @@
+"""One broker of a cluster, on the loop of its servers: its settings, files, port and role.
+
+A node outlives its broker. It keeps the port, and the role that the broker had last: a promoted
+replica is a master after a restart too. A replica that can never follow its master stops; `failure`
+says why, until the next start.
+
+`kill` copies the files between two callbacks of the loop, which is the only writer of messages, and
+lets the old broker stop on files that nobody reads.
+
+Used by `replicas`, on the loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from pyromq.base.settings import ConfigError
+from pyromq.broker.broker import Broker
+from pyromq.broker.config import load_broker_properties
+from pyromq.broker.services.replication import BrokerReplication
+from pyromq.store.config import BrokerRole
+
+HOST: Final = "127.0.0.1"
+_ROLE_KEYS: Final = ("brokerRole", "brokerId")
+
+
+class Node:
+    """A broker that can be started again on its files."""
+
+    def __init__(self, settings: Mapping[str, str], directory: Path) -> None:
+        """`settings` are complete, except for port and directory."""
+        self.name = settings["brokerName"]
+        self._settings = dict(settings)
+        self._first_role = {key: settings[key] for key in _ROLE_KEYS if key in settings}
+        self._directory = directory
+        self._lives = 0
+        self._port = self._settings.pop("listenPort", "0")
+        self.broker: Broker | None = None
+        #: Why the broker stopped by itself.
+        self.failure: str | None = None
+        self._leaving: asyncio.Task[None] | None = None
+
+    @property
+    def address(self) -> str:
+        """Return its address, which stays the same while it is stopped."""
+        return f"{HOST}:{self._port}"
+
+    @property
+    def directory(self) -> Path:
+        """Return its store directory."""
+        return self._directory / str(self._lives)
+
+    # Role
+
+    @property
+    def is_replica(self) -> bool:
+        """Return whether it follows a master, or will at its next start."""
+        if self.broker is not None:
+            return self.broker.role.is_replica
+        return self._starts_as_replica
+
+    @property
+    def was_promoted(self) -> bool:
+        """Return whether its broker was started as a replica and is a master now."""
+        return self.broker is not None and not self.is_replica and self._starts_as_replica
+
+    @property
+    def _starts_as_replica(self) -> bool:
+        return self._settings.get("brokerRole", "").strip() == BrokerRole.SLAVE.name
+
+    @property
+    def broker_id(self) -> int:
+        """Return its id among the brokers of its name."""
+        if self.broker is not None:
+            return self.broker.role.broker_id
+        return load_broker_properties(self._settings).broker.broker_id
+
+    def set_replica(self, broker_id: int) -> None:
+        """Make it a replica from the next start on."""
+        self._set_role({"brokerRole": BrokerRole.SLAVE.name, "brokerId": str(broker_id)})
+
+    def restore_role(self) -> None:
+        """Give it the role that it was created with, from the next start on."""
+        self._set_role(self._first_role)
+
+    def keep_role(self) -> None:
+        """Keep the role that its broker has now for the next start."""
+        if self.broker is not None:
+            role = self.broker.role
+            self._set_role({"brokerRole": role.current.name, "brokerId": str(role.broker_id)})
+
+    def _set_role(self, settings: Mapping[str, str]) -> None:
+        for key in _ROLE_KEYS:
+            self._settings.pop(key, None)
+        self._settings.update(settings)
+
+    # Replication
+
+    @property
+    def replication(self) -> BrokerReplication | None:
+        """Return the replication of its broker, if that runs."""
+        return None if self.broker is None else self.broker.replication
+
+    @property
+    def is_following(self) -> bool:
+        """Return whether its connection to a master is alive."""
+        return self.replication is not None and self.replication.is_following()
+
+    @property
+    def log_end(self) -> int:
+        """Return the end of the log, as far as it is complete and indexed; 0 if stopped."""
+        store = None if self.broker is None else self.broker.store
+        if store is None or store.dispatch_behind:
+            return 0
+        return store.replication.source.end
+
+    # Lifecycle
+
+    async def start(self, settings: Mapping[str, str] | None = None) -> None:
+        """Start the broker; `settings` apply from now on. Idempotent."""
+        await self._left()
+        if self.broker is not None:
+            return
+        check_settings(settings or {})
+        self._settings.update(settings or {})
+        self.failure = None
+        values = load_broker_properties(
+            {
+                **self._settings,
+                "listenPort": self._port,
+                "storePathRootDir": str(self.directory),
+            }
+        )
+        broker = Broker(values.broker, values.store, on_failure=self._failed)
+        try:
+            await broker.start()
+        except BaseException:
+            await broker.stop()
+            raise
+        self.broker = broker
+        self._port = str(broker.port)
+
+    async def stop(self) -> None:
+        """Stop the broker cleanly. Idempotent."""
+        self.keep_role()
+        broker, self.broker = self.broker, None
+        if broker is not None:
+            await broker.stop()
+        await self._left()
+
+    async def kill(self) -> None:
+        """End the broker like a killed process. Idempotent."""
+        self.keep_role()
+        broker, self.broker = self.broker, None
+        if broker is None:
+            return
+        await broker.cut_off()
+        before = self.directory
+        self._lives += 1
+        shutil.copytree(before, self.directory)
+        await broker.stop()
+        shutil.rmtree(before)
+
+    def empty(self) -> None:
+        """Remove the files of a stopped broker."""
+        shutil.rmtree(self.directory, ignore_errors=True)
+
+    def _failed(self, reason: str) -> None:
+        self.failure = reason
+        self._leaving = asyncio.get_running_loop().create_task(self.stop())
+
+    async def _left(self) -> None:
+        """Wait until a broker that failed has stopped."""
+        leaving = self._leaving
+        if leaving is not None and leaving is not asyncio.current_task():
+            await leaving
+            self._leaving = None
+
+
+def check_settings(settings: Mapping[str, str]) -> None:
+    """Raise ConfigError for unknown or ignored settings: in a test that is a mistake."""
+    warnings = load_broker_properties(settings).warnings
+    if warnings:
+        raise ConfigError("; ".join(warnings))
