@@ -38,8 +38,8 @@ logger = logging.getLogger(__name__)
 
 #: Bytes at the log's end that stay resident, for consumers that keep up.
 _MAX_RESIDENT: Final = 64 * MIB
-#: Raw bytes that are written to the file instead of its mapping: a replica that catches up. It needs
-#: no pages ahead, which cost more than the copy.
+#: Raw bytes that are written to the file instead of its mapping: a replica that catches up needs no
+#: pages ahead, which cost more than the copy.
 _LARGE_APPEND: Final = 64 * KIB
 #: Bytes of old pages to gather before they are dropped, since that takes time.
 _MIN_RELEASED: Final = 16 * MIB
