@@ -96,12 +96,15 @@ async def start_broker(
     other_port: str,
     config_file: str | None,
     announce: Callable[[str], object] = click.echo,
+    *,
+    role_file: Path | None = None,
 ) -> Broker:
     """Start a broker and announce it with its boot line."""
     server = Broker(
         loaded.broker,
         loaded.store,
         config_file=Path(config_file) if config_file else None,
+        role_file=role_file,
         on_failure=lambda reason: servers.stop(click.ClickException(f"broker stopped: {reason}")),
     )
     await servers.start("broker", server, other_port, failures=(PersistenceError, StoreError))

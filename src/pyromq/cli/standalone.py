@@ -1,7 +1,7 @@
 """`pyromq standalone`: run a NameServer and one or more brokers.
 
-One broker runs in this process, beside the NameServer. With `--brokers N`, N processes run one
-broker each (`cli.brokers`), and this one has the NameServer and looks after them.
+One broker runs in this process, beside the NameServer. With `--brokers` or `--replicas`, processes
+run one broker each (`cli.brokers`), and this one has the NameServer and looks after them.
 """
 
 from __future__ import annotations
@@ -12,16 +12,20 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import click
 
 from pyromq.base.settings import ConfigError
 from pyromq.broker.config import BrokerProperties, load_broker_properties
+from pyromq.broker.services.live_config import own_file
 from pyromq.cli.broker import start_broker
 from pyromq.cli.brokers.child import Order
+from pyromq.cli.brokers.failover import Failover, Member, master_ports, until_following
 from pyromq.cli.brokers.figures import Figures, Target
-from pyromq.cli.brokers.layout import MAX_BROKERS, PORT_DISTANCE, Place, plan
+from pyromq.cli.brokers.layout import MAX_BROKERS, MAX_REPLICAS, PORT_DISTANCE, Place, plan
 from pyromq.cli.brokers.processes import BrokerProcesses
+from pyromq.cli.brokers.roles import Role, assign
 from pyromq.cli.brokers.topics import TopicSpread
 from pyromq.cli.namesrv import start_namesrv
 from pyromq.cli.running import (
@@ -35,10 +39,13 @@ from pyromq.cli.running import (
 from pyromq.nameserver.config import NamesrvConfig
 from pyromq.nameserver.server import NameServer
 from pyromq.protocol.message.message_id import format_address
+from pyromq.store.config import BrokerRole
 
 DEFAULT_DATA = "data"
 _REGISTRATION_TIMEOUT_SECONDS = 60.0
 _REGISTRATION_POLL_SECONDS = 0.05
+#: How long the start waits for replicas to follow their masters.
+_FOLLOWING_SECONDS = 10.0
 _ALL_INTERFACES = ("0.0.0.0", "::")  # noqa: S104 - recognised here, not bound
 _LOOPBACK = "127.0.0.1"
 
@@ -57,6 +64,16 @@ _LOOPBACK = "127.0.0.1"
     show_default=True,
     help="Run N brokers, to use N cores. Several brokers run in processes of their own and store "
     "messages in DIR/broker-0, DIR/broker-1, ...",
+)
+@click.option(
+    "--replicas",
+    metavar="N",
+    type=click.IntRange(0, MAX_REPLICAS),
+    default=0,
+    show_default=True,
+    help="Run N replicas of each broker in processes of their own, to try replication and "
+    "failovers. They store messages in DIR/broker-0-replica-1, ... Sends do not wait for them, "
+    "unless -c has brokerRole=SYNC_MASTER.",
 )
 @click.option(
     "--namesrv-port",
@@ -92,6 +109,7 @@ _LOOPBACK = "127.0.0.1"
 def standalone(
     data: str | None,
     brokers: int,
+    replicas: int,
     namesrv_port: int,
     broker_port: int | None,
     host: str,
@@ -109,6 +127,7 @@ def standalone(
         pyromq standalone
         pyromq standalone --data /var/lib/pyromq --host 0.0.0.0
         pyromq standalone --brokers 4 --figures 10
+        pyromq standalone --replicas 1
     """
     given = read_properties(config_file)
     overrides = {"bindAddress": given.get("bindAddress", host)}
@@ -119,6 +138,7 @@ def standalone(
     if host not in _ALL_INTERFACES:
         # Without brokerIP1 the broker announces the machine's own address.
         overrides["brokerIP1"] = given.get("brokerIP1", host)
+        overrides["brokerIP2"] = given.get("brokerIP2", host)
     if broker_port is not None:
         overrides["listenPort"] = str(broker_port)
     if data is not None or "storePathRootDir" not in given:
@@ -126,24 +146,17 @@ def standalone(
     settings = _Settings(given, overrides, config_file)
     checked = settings.load({"namesrvAddr": format_address(_LOOPBACK, 9876)})
     root = Path(checked.store.store_path_root_dir)
-    places = plan(brokers, root, checked.broker.listen_port, given, namesrv_port)
-    names = [settings.load(place.properties()).broker.broker_name for place in places]
-    if len(set(names)) < brokers:
-        raise click.ClickException(
-            f"the brokers would be called {', '.join(names)}, two of them the same: set another "
-            "brokerName in a file for -c"
-        )
+    places = plan(brokers, root, checked.broker.listen_port, given, namesrv_port, replicas=replicas)
+    members = _members(settings, places, checked)
     namesrv_config = NamesrvConfig(
         listen_port=namesrv_port,
         bind_address=host,
         kv_config_path=str(root / "namesrv" / "kvConfig.json"),
         config_store_path=str(root / "namesrv" / "namesrv.properties"),
     )
-    cluster = _Cluster(
-        settings, dict(zip(names, places, strict=True)), options, namesrv_config, figures
-    )
+    cluster = _Cluster(settings, members, options, namesrv_config, figures)
     own_logs = ("store.log", "namesrv.log", "broker.log")
-    logs = own_logs if brokers == 1 else ("namesrv.log", "standalone.log")
+    logs = own_logs if len(members) == 1 else ("namesrv.log", "standalone.log")
     run_servers(cluster.start, options, logs, checked.warnings)
     cluster.check_end()
 
@@ -164,20 +177,77 @@ class _Settings:
             raise bad_setting(error, self.config_file) from error
 
 
+class _Member(NamedTuple):
+    """A broker of the command."""
+
+    broker_name: str
+    place: Place
+    #: None for a broker without replicas.
+    role: Role | None
+    role_file: Path
+
+    def properties(self) -> dict[str, str]:
+        """Return the settings that only this broker has."""
+        role = {} if self.role is None else self.role.properties()
+        return {**self.place.properties(), **role}
+
+
+def _members(
+    settings: _Settings, places: Sequence[Place], checked: BrokerProperties
+) -> dict[str, _Member]:
+    """Return the brokers by the names of their processes: broker-0, broker-0-replica-1, ...
+
+    Raises click.ClickException if two would have the same name, or there would be two masters.
+    """
+    loaded = [settings.load(place.properties()) for place in places]
+    files = [own_file(each.store) for each in loaded]
+    names = [each.broker.broker_name for each in loaded]
+    firsts = [name for name, place in zip(names, places, strict=True) if not place.replica]
+    if len(set(firsts)) < len(firsts):
+        raise click.ClickException(
+            f"the brokers would be called {', '.join(firsts)}, two of them the same: set another "
+            "brokerName in a file for -c"
+        )
+    members = {}
+    for number in range(len(firsts)):
+        group = [index for index, place in enumerate(places) if place.number == number]
+        roles: Sequence[Role | None] = [None]
+        if len(group) > 1:
+            _check_roles(checked)
+            roles = assign([files[index] for index in group], checked.store.broker_role.name)
+        for index, role in zip(group, roles, strict=True):
+            name, place = names[index], places[index]
+            label = f"{name}-replica-{place.replica}" if place.replica else name
+            members[label] = _Member(name, place, role, files[index])
+    return members
+
+
+def _check_roles(checked: BrokerProperties) -> None:
+    if checked.store.broker_role is BrokerRole.SLAVE:
+        raise click.ClickException(
+            "brokerRole=SLAVE cannot be combined with --replicas: remove it, the replicas get it"
+        )
+    if checked.store.ha_master_address is not None:
+        raise click.ClickException(
+            "haMasterAddress cannot be combined with --replicas: remove it, the replicas find "
+            "their masters"
+        )
+
+
 class _Cluster:
     """The servers of the command."""
 
     def __init__(
         self,
         settings: _Settings,
-        places: Mapping[str, Place],
+        members: Mapping[str, _Member],
         options: ServerOptions,
         namesrv_config: NamesrvConfig,
         figures: float | None,
     ) -> None:
-        """`places` are those of the brokers, by name."""
+        """`members` are the brokers by the names of their processes."""
         self._settings = settings
-        self._places = places
+        self._members = members
         self._options = options
         self._namesrv_config = namesrv_config
         self._figures = figures
@@ -194,23 +264,28 @@ class _Cluster:
             servers, self._namesrv_config, "choose another one with --namesrv-port", lines.append
         )
         address = format_address(_reachable(self._namesrv_config.bind_address), server.port)
-        if len(self._places) == 1:
+        if len(self._members) == 1:
             lines += await self._start_own(servers, address)
         else:
             lines += await self._start_processes(servers, server, address)
         if servers.stop_requested.is_set():
             return
-        await _until_registered(server, self._places)
+        await _until_registered(server, {each.broker_name for each in self._members.values()})
+        if self._has_replicas:
+            await until_following(self._replica_addresses(server), _FOLLOWING_SECONDS)
         if self._figures is not None or self._processes is not None:
             figures = Figures(self._targets, self._figures)
             await servers.start("figures", figures, "", failures=())
-        directories = [place.directory for place in self._places.values()]
-        click.echo("\n".join([*lines, _guide(address, directories)]))
+        directories = [each.place.directory for each in self._members.values()]
+        lines.append(_guide(address, directories))
+        if self._has_replicas:
+            lines.append(self._failover_guide(server))
+        click.echo("\n".join([*lines, "Ctrl-C stops."]))
 
     async def _start_own(self, servers: Servers, namesrv_address: str) -> list[str]:
         """Start the only broker, in this process; return its boot line."""
-        ((name, place),) = self._places.items()
-        loaded = self._settings.load({**place.properties(), "namesrvAddr": namesrv_address})
+        ((name, member),) = self._members.items()
+        loaded = self._settings.load({**member.properties(), "namesrvAddr": namesrv_address})
         lines: list[str] = []
         broker = await start_broker(
             servers,
@@ -228,24 +303,24 @@ class _Cluster:
     ) -> list[str]:
         """Start a process for each broker; return their boot lines."""
         options, overrides = self._options, self._settings.overrides
-        topics = TopicSpread(
-            name_server, lambda: {each.name: each.address for each in self._targets()}
-        )
+        topics = TopicSpread(name_server, lambda: self._masters(name_server))
         self._processes = processes = BrokerProcesses(
             {
                 name: Order(
-                    {**overrides, **place.properties(), "namesrvAddr": namesrv_address},
+                    {**overrides, **member.properties(), "namesrvAddr": namesrv_address},
                     self._settings.config_file,
                     options.log_level,
                     None if options.log_dir is None else str(Path(options.log_dir) / name),
                     options.log_size,
                     options.log_files,
+                    keeps_role=member.role is not None,
                 )
-                for name, place in self._places.items()
+                for name, member in self._members.items()
             },
             servers.stop_requested,
             servers.stop,
-            topics.created,
+            lambda name, topic: topics.created(self._members[name].broker_name, topic),
+            comeback=self._failover(name_server) if self._has_replicas else None,
         )
         await servers.start("brokers", processes, "", failures=())
         await servers.start("topics", topics, "", failures=())
@@ -259,8 +334,53 @@ class _Cluster:
             for each in self._processes.running()
         ]
 
+    # Replicas
+
+    @property
+    def _has_replicas(self) -> bool:
+        return any(each.role is not None for each in self._members.values())
+
+    def _failover(self, name_server: NameServer) -> Failover:
+        return Failover(
+            name_server,
+            {
+                name: Member(each.broker_name, each.role, each.role_file)
+                for name, each in self._members.items()
+                if each.role is not None
+            },
+        )
+
+    def _masters(self, name_server: NameServer) -> dict[str, str]:
+        """Return the addresses of the masters by the names of the brokers."""
+        names = {each.broker_name for each in self._members.values()}
+        ports = master_ports(name_server, names)
+        return {name: format_address(self._host, port) for name, port in ports.items()}
+
+    def _replica_addresses(self, name_server: NameServer) -> list[str]:
+        masters = self._masters(name_server).values()
+        return [each.address for each in self._targets() if each.address not in masters]
+
+    def _failover_guide(self, name_server: NameServer) -> str:
+        """Return how to try a failover of the first broker."""
+        names = {target.address: target for target in self._targets()}
+        name, address = next(iter(self._masters(name_server).items()))
+        replica = next(
+            target
+            for target in self._targets()
+            if self._members[target.name].broker_name == name and target.address != address
+        )
+        return (
+            f"{replica.name} at {replica.address} is a replica. To try a failover:\n"
+            f"    kill -9 {names[address].pid}\n"
+            f"    pyromq broker promote {replica.address}\n"
+            "and the old master comes back as a replica."
+        )
+
     def check_end(self) -> None:
-        """Raise click.ClickException if a broker did not stop cleanly."""
+        """Raise click.ClickException if a broker did not stop cleanly, or stopped for good."""
+        given_up = [] if self._processes is None else self._processes.given_up()
+        if given_up:
+            raise click.ClickException("\n".join(given_up))
         unclean = [] if self._processes is None else self._processes.unclean()
         if unclean:
             raise click.ClickException(
@@ -293,6 +413,5 @@ def _guide(namesrv_address: str, directories: Sequence[Path]) -> str:
     return (
         f"Messages are stored in {', '.join(map(str, directories))}. In another shell:\n"
         f"    pyromq send{option} greetings 'hello'\n"
-        f"    pyromq consume{option} greetings --from first\n"
-        "Ctrl-C stops."
+        f"    pyromq consume{option} greetings --from first"
     )

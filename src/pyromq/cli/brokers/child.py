@@ -8,7 +8,7 @@ The name is for `ps`; everything else comes from the parent (`cli.brokers.proces
 | --- | --- |
 | stdin | one line of JSON, the `Order`; then the line `stop`, which stops the broker cleanly |
 | stdout | lines of JSON: the `Boot` when the broker serves, or the `Failure` of its start; then a \
-`Created` for every topic that a send creates |
+`Created` for every topic that a send creates, and a `Failure` if it stops for good |
 | stderr | log lines, unless the order names a log directory |
 
 stdin stays open for as long as the parent lives. When it ends, also because the parent was killed,
@@ -35,6 +35,7 @@ import click
 
 from pyromq.base.settings import ConfigError
 from pyromq.broker.config import load_broker_properties
+from pyromq.broker.services.live_config import own_file
 from pyromq.cli.broker import start_broker
 from pyromq.cli.running import (
     ServerOptions,
@@ -43,6 +44,7 @@ from pyromq.cli.running import (
     read_properties,
     run_servers,
 )
+from pyromq.store.config import BrokerRole
 
 logger = logging.getLogger(__name__)
 
@@ -64,6 +66,13 @@ class Order:
     log_dir: str | None = None
     log_size: int = 128
     log_files: int = 10
+    #: Whether a promotion is saved in the store, and not in the file that all brokers share.
+    keeps_role: bool = False
+
+    @property
+    def is_replica(self) -> bool:
+        """Return whether the broker starts as a replica."""
+        return self.properties.get("brokerRole") == BrokerRole.SLAVE.name
 
     def encode(self) -> bytes:
         """Return the line for the child's stdin."""
@@ -88,7 +97,7 @@ class Boot:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """The broker cannot start."""
+    """The broker cannot start, or, after `Boot`, can never do its job again."""
 
     reason: str
 
@@ -175,7 +184,12 @@ def _run(order: Order, parent: Parent, report: Callable[[Report], None]) -> None
 
     async def start(servers: Servers) -> None:
         broker = await start_broker(
-            servers, loaded, "choose others with --broker-port", order.config_file, lines.append
+            servers,
+            loaded,
+            "choose others with --broker-port",
+            order.config_file,
+            lines.append,
+            role_file=own_file(loaded.store) if order.keeps_role else None,
         )
         broker.topics.add_creation_listener(
             lambda topic: report(

@@ -6,13 +6,17 @@
 | name | brokerName, or the host name | broker-0, ..., or brokerName-0, ... |
 | port | PORT | PORT, PORT + 4, PORT + 8, ... |
 
+Replicas have the name of their broker. Those of broker 0 are in DATA/broker-0-replica-1 and so on,
+also if the broker itself is in DATA. Their ports follow those of the brokers. A place says nothing
+about the role: a replica may have been promoted (`cli.brokers.roles`).
+
 Invariants
 1. A name belongs to a directory, whatever the number of brokers: consumers that keep offsets by
    broker name find their messages again. So a store in DATA itself, from a start with one
    broker, becomes the first of several and keeps its name; and a single broker serves
    DATA/broker-0 if that is the only store.
 2. No data is moved, and no messages are left out: a start that would not serve every store below
-   DATA is refused.
+   DATA is refused. That includes replicas, because a promoted one has messages of its own.
 
 `cli.standalone` calls this on the main thread before anything starts.
 """
@@ -28,11 +32,12 @@ import click
 
 #: More brokers than this on one machine are a typing error: each wants a core of its own.
 MAX_BROKERS: Final = 64
+MAX_REPLICAS: Final = 8
 #: Distance between the ports of two brokers. A broker uses its port, the one two below it (Java's
 #: VIP channel) and the one above it (replication).
 PORT_DISTANCE: Final = 4
 _HIGHEST_PORT: Final = 65535
-_NUMBERED: Final = re.compile("broker-(0|[1-9][0-9]{0,8})")
+_NUMBERED: Final = re.compile("broker-(0|[1-9][0-9]{0,8})(?:-replica-([1-9][0-9]{0,8}))?")
 #: Settings with which several brokers would write the same files.
 _ONE_STORE_ONLY: Final = ("storePathCommitLog", "readOnlyCommitLogStorePaths")
 
@@ -44,6 +49,9 @@ class Place(NamedTuple):
     name: str | None
     directory: Path
     port: int
+    #: The broker's number, and which of its replicas this is: 0 for the broker itself.
+    number: int = 0
+    replica: int = 0
 
     def properties(self) -> dict[str, str]:
         """Return the settings that only this broker has."""
@@ -52,31 +60,45 @@ class Place(NamedTuple):
 
 
 def plan(
-    count: int, root: Path, port: int, properties: Mapping[str, str], namesrv_port: int
+    count: int,
+    root: Path,
+    port: int,
+    properties: Mapping[str, str],
+    namesrv_port: int,
+    *,
+    replicas: int = 0,
 ) -> list[Place]:
-    """Return the places of `count` brokers below `root`, the first at `port`.
+    """Return the places of `count` brokers below `root`, the first at `port`, then of replicas.
 
     `properties` are the settings of all brokers. Raises click.ClickException if the brokers would
     share files or ports, or would leave out a store below `root`.
     """
-    directories = _directories(count, root)
-    _refuse_unserved(directories, root)
-    if count > 1:
+    brokers = _directories(count, root)
+    directories = {(number, 0): directory for number, directory in enumerate(brokers)} | {
+        (number, replica): root / f"broker-{number}-replica-{replica}"
+        for number in range(count)
+        for replica in range(1, replicas + 1)
+    }
+    _refuse_unserved(list(directories.values()), root, count, replicas)
+    if len(directories) > 1:
+        option = f"--replicas {replicas}" if replicas else f"--brokers {count}"
         for key in _ONE_STORE_ONLY:
             if key in properties:
                 raise click.ClickException(
-                    f"{key} cannot be combined with --brokers {count}: the brokers would write "
+                    f"{key} cannot be combined with {option}: the brokers would write "
                     f"the same files; remove it, and choose their directory with --data"
                 )
-        _check_ports(count, port, namesrv_port)
+        _check_ports(len(directories), port, namesrv_port)
     prefix = properties.get("brokerName", "broker")
     return [
         Place(
-            None if directory == root else f"{prefix}-{number}",
+            None if brokers[number] == root else f"{prefix}-{number}",
             directory,
-            port + number * PORT_DISTANCE if port else 0,
+            port + index * PORT_DISTANCE if port else 0,
+            number,
+            replica,
         )
-        for number, directory in enumerate(directories)
+        for index, ((number, replica), directory) in enumerate(directories.items())
     ]
 
 
@@ -91,25 +113,30 @@ def _is_store(directory: Path) -> bool:
     return (directory / "commitlog").exists() or (directory / "config").exists()
 
 
-def _refuse_unserved(directories: list[Path], root: Path) -> None:
+def _refuse_unserved(directories: list[Path], root: Path, count: int, replicas: int) -> None:
     """Raise click.ClickException if a store with messages is not among `directories`."""
     unserved = {
-        int(found[1]): path
+        (int(found[1]), int(found[2] or 0)): path
         for path in (root.iterdir() if root.is_dir() else ())
         if (found := _NUMBERED.fullmatch(path.name)) and path not in directories
         if _has_messages(path)
     }
     if not unserved:
         return
-    names = ", ".join(str(unserved[number]) for number in sorted(unserved))
-    needed = max(unserved) + 1
-    if 0 in unserved and directories[0] == root:
+    names = ", ".join(str(unserved[key]) for key in sorted(unserved))
+    needed = max(count, *(number + 1 for number, _ in unserved))
+    needed_replicas = max(replicas, *(replica for _, replica in unserved))
+    if (0, 0) in unserved and directories[0] == root:
         advice = f"{root} itself holds the store of the first broker; move one of them elsewhere"
-    elif needed > MAX_BROKERS:
+    elif needed > MAX_BROKERS or needed_replicas > MAX_REPLICAS:
         advice = "move what you do not need elsewhere"
     else:
-        advice = f"start with --brokers {needed}, or move what you do not need elsewhere"
-    brokers = "1 broker" if len(directories) == 1 else f"{len(directories)} brokers"
+        options = [f"--brokers {needed}"] if needed > 1 else []
+        options += [f"--replicas {needed_replicas}"] if needed_replicas else []
+        advice = f"start with {' '.join(options)}, or move what you do not need elsewhere"
+    brokers = "1 broker" if count == 1 else f"{count} brokers"
+    if replicas or needed_replicas:
+        brokers += f" with {replicas} replicas each" if replicas else " without replicas"
     raise click.ClickException(f"{brokers} would not serve the messages in {names}: {advice}")
 
 

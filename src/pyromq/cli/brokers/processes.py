@@ -5,9 +5,12 @@
     await processes.stop()
 
 - A broker that cannot start ends the start with its own error.
+- Masters start before replicas, which ask for them, and stop before them.
 - A broker that dies is restarted at its port, after a pause that doubles from death to death. One
   that dies again and again ends the whole command: its messages cannot be read, and an exit status
   reaches an operator sooner than a log line.
+- A broker with replicas may return in another role, see `cli.brokers.failover`. A replica that can
+  never follow its master is not restarted; the others keep running.
 - The children are in process groups of their own: Ctrl-C reaches only this process, which stops
   them in order. They end when this process is killed (`cli.brokers.child`).
 - Their log lines go to our stderr, behind the name of the broker.
@@ -29,11 +32,12 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import IO, Final, NamedTuple
+from typing import IO, Final, NamedTuple, Protocol
 
 import click
 
 from pyromq.cli.brokers.child import STOP, Boot, Created, Failure, Order, Report, decode_report
+from pyromq.protocol.java.properties import PropertiesError
 
 logger = logging.getLogger(__name__)
 
@@ -61,6 +65,27 @@ class Restarts:
         return min(self.longest_pause, self.first_pause * 2.0 ** (number - 1))
 
 
+class Comeback(Protocol):
+    """Decides when and in which role brokers that died return: `cli.brokers.failover`."""
+
+    def pause(self, name: str, pause: float) -> float:
+        """Return the seconds before a restart, at least `pause`."""
+
+    async def wait(self, name: str, port: int, order: Order, pause: float) -> Order:
+        """Wait before a restart; return the order for it."""
+
+
+class _AsBefore:
+    """Restarts brokers as they were."""
+
+    def pause(self, name: str, pause: float) -> float:  # noqa: ARG002 - the protocol's
+        return pause
+
+    async def wait(self, name: str, port: int, order: Order, pause: float) -> Order:  # noqa: ARG002
+        await asyncio.sleep(pause)
+        return order
+
+
 class RunningBroker(NamedTuple):
     """A broker that serves, or did until its process ended."""
 
@@ -80,6 +105,7 @@ class BrokerProcesses:
         give_up: Callable[[Exception], None],
         on_created: Callable[[str, Created], None] = lambda _name, _topic: None,
         *,
+        comeback: Comeback | None = None,
         command: Sequence[str] | None = None,
         restarts: Restarts | None = None,
     ) -> None:
@@ -91,7 +117,14 @@ class BrokerProcesses:
         """
         command = _child_command() if command is None else command
         self._brokers = [
-            _Broker(name, order, command, restarts or Restarts(), partial(on_created, name))
+            _Broker(
+                name,
+                order,
+                command,
+                restarts or Restarts(),
+                comeback or _AsBefore(),
+                partial(on_created, name),
+            )
             for name, order in orders.items()
         ]
         self._stop_requested = stop_requested
@@ -118,6 +151,15 @@ class BrokerProcesses:
             for broker in self._brokers
             if broker.boot is not None and broker.run is not None
             if broker.run.exited.done() and broker.run.exited.result() != 0
+            if broker.run.failure is None
+        ]
+
+    def given_up(self) -> list[str]:
+        """Return, for every broker that stopped for good, its name and why."""
+        return [
+            f"{broker.name}: {broker.run.failure}"
+            for broker in self._brokers
+            if broker.run is not None and broker.run.failure is not None
         ]
 
     async def start(self) -> None:
@@ -125,9 +167,17 @@ class BrokerProcesses:
 
         Raises click.ClickException with the error of a broker that cannot start.
         """
-        for broker in self._brokers:
+        for are_replicas in (False, True):
+            brokers = [each for each in self._brokers if each.is_replica is are_replicas]
+            if brokers and not self._stop_requested.is_set():
+                await self._start(brokers)
+        if not self._stop_requested.is_set():
+            self._watching = [asyncio.create_task(self._watch(each)) for each in self._brokers]
+
+    async def _start(self, brokers: Sequence[_Broker]) -> None:
+        for broker in brokers:
             broker.spawn()
-        starts = [asyncio.create_task(broker.until_started()) for broker in self._brokers]
+        starts = [asyncio.create_task(broker.until_started()) for broker in brokers]
         stop = asyncio.create_task(self._stop_requested.wait())
         pending: set[asyncio.Task[object]] = {*starts, stop}
         try:
@@ -140,8 +190,6 @@ class BrokerProcesses:
                 task.cancel()
             # Retrieve all errors: one is enough to report.
             await asyncio.gather(*starts, stop, return_exceptions=True)
-        if not self._stop_requested.is_set():
-            self._watching = [asyncio.create_task(self._watch(each)) for each in self._brokers]
 
     async def _watch(self, broker: _Broker) -> None:
         try:
@@ -154,7 +202,10 @@ class BrokerProcesses:
         for task in self._watching:
             task.cancel()
         await asyncio.gather(*self._watching, return_exceptions=True)
-        await asyncio.gather(*(broker.stop() for broker in self._brokers))
+        for are_replicas in (False, True):
+            await asyncio.gather(
+                *(each.stop() for each in self._brokers if each.is_replica is are_replicas)
+            )
 
 
 class _Broker:
@@ -166,9 +217,11 @@ class _Broker:
         order: Order,
         command: Sequence[str],
         restarts: Restarts,
+        comeback: Comeback,
         on_created: Callable[[Created], None],
     ) -> None:
         self.name = name
+        self._comeback = comeback
         self._on_created = on_created
         self._order = order
         self._command = command
@@ -179,18 +232,20 @@ class _Broker:
         #: All restarts so far.
         self.restarts = 0
 
+    @property
+    def is_replica(self) -> bool:
+        """Return whether it was started as a replica."""
+        return self._order.is_replica
+
     def spawn(self) -> _Run:
         """Start a process for it."""
         order = self._order
         if self.boot is not None:
             # A broker that chose a free port keeps it: messages and clients know it.
-            order = replace(order, properties={**order.properties, "listenPort": self._port()})
+            port = str(self.boot.port)
+            order = replace(order, properties={**order.properties, "listenPort": port})
         self.run = _Run(self.name, [*self._command, self.name], order, self._on_created)
         return self.run
-
-    def _port(self) -> str:
-        assert self.boot is not None
-        return str(self.boot.port)
 
     async def until_started(self) -> None:
         """Wait until it serves. Raises click.ClickException if it cannot."""
@@ -205,8 +260,12 @@ class _Broker:
         in_a_row = 0
         while True:
             assert self.run is not None
+            assert self.boot is not None
             began = time.monotonic()
             status = await asyncio.shield(self.run.exited)
+            if self.run.failure is not None:
+                logger.error("%s is not restarted: %s", self.name, self.run.failure)
+                return
             if time.monotonic() - began >= self._restarts.steady_seconds:
                 in_a_row = 0
             ending = describe_exit(status)
@@ -216,17 +275,19 @@ class _Broker:
                     "the other brokers were stopped as well"
                 )
             in_a_row += 1
-            pause = self._restarts.pause(in_a_row)
+            pause = self._comeback.pause(self.name, self._restarts.pause(in_a_row))
             logger.error(
                 "%s died (%s): restart %d of %d in %g s",
                 *(self.name, ending, in_a_row, self._restarts.most, pause),
             )
-            await asyncio.sleep(pause)
-            self.restarts += 1
             try:
+                self._order = await self._comeback.wait(
+                    self.name, self.boot.port, self._order, pause
+                )
+                self.restarts += 1
                 run = self.spawn()
                 await self.until_started()
-            except (click.ClickException, OSError) as error:
+            except (click.ClickException, OSError, PropertiesError) as error:
                 logger.error("restart of %s failed: %s", self.name, error)
             else:
                 logger.warning("%s serves again, as process %d", self.name, run.pid)
@@ -253,6 +314,8 @@ class _Run:
         self._loop = asyncio.get_running_loop()
         self.started: asyncio.Future[Boot | Failure] = self._loop.create_future()
         self.exited: asyncio.Future[int] = self._loop.create_future()
+        #: Why it stopped for good, after it had started.
+        self.failure: str | None = None
         self._process = subprocess.Popen(  # noqa: S603 - this interpreter and a module of ours
             command,
             stdin=subprocess.PIPE,
@@ -309,10 +372,14 @@ class _Run:
             self._on_created(report)
         elif not self.started.done():
             self.started.set_result(report)
+        elif isinstance(report, Failure):
+            self.failure = report.reason
 
     def _ended(self, status: int) -> None:
         self._hang_up()
-        self._report(Failure(f"ended while it started ({describe_exit(status)}): see its log"))
+        if not self.started.done():
+            reason = f"ended while it started ({describe_exit(status)}): see its log"
+            self._report(Failure(reason))
         self.exited.set_result(status)
 
 
