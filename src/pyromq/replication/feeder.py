@@ -13,7 +13,8 @@ Invariants
    negotiation, the end of the common log, which both ends have compared. A peer with another log,
    or none at all, therefore acknowledges nothing.
 2. Reports never go back. A peer that breaks these rules is closed with one log line.
-3. A replica that asks for bytes that this log no longer has, or never had, is told so, and closed.
+3. A replica that asks for bytes that this log no longer has, or never had, gets the reason, and
+   is closed.
 
 Everything runs on the loop, except for reads of cold pages and checksums of a negotiation.
 """
