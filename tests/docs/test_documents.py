@@ -258,6 +258,8 @@ def parse_command(line: str) -> None:
         if words == ["--version"]:
             return
         found = command.get_command(click.Context(command), words[0])
+        if found is None and command.invoke_without_command:
+            break  # `pyromq broker` with options
         if found is None:
             raise click.UsageError(f"there is no command {words[0]}")
         command, words = found, words[1:]

@@ -144,8 +144,9 @@ async def test_a_replica_takes_over(pair: Pair) -> None:
     assert await pair.addresses() == {2: replica.address}
     assert await pair.bodies(replica) == [b"0", b"1", b"2"]
     assert (await pair.send(replica, b"no")).code == ResponseCode.SERVICE_NOT_AVAILABLE
+    consumer = RemotingClient()
     waiting = asyncio.create_task(
-        RemotingClient().request(
+        consumer.request(
             replica.address,
             pull_request(queueOffset="3", sysFlag=WAITING, suspendTimeoutMillis="60000"),
             DEADLINE,
@@ -163,6 +164,7 @@ async def test_a_replica_takes_over(pair: Pair) -> None:
     assert [broker.broker_addrs for broker in route.broker_datas] == [{0: replica.address}]
     assert (await pair.send(replica, b"3")).ext_fields["queueOffset"] == "3"
     assert [record.body for record in decode_records((await waiting).body)] == [b"3"]
+    await consumer.close()
 
     # A restart keeps the role.
     await pair.stop_broker(replica)

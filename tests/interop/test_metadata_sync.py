@@ -171,6 +171,7 @@ class CaughtUp:
 
     min_physical_offset = 0
     max_physical_offset = flushed_offset = 1 << 40
+    queue_count = 0
 
     def __init__(self) -> None:
         self.removed: list[str] = []

@@ -463,7 +463,7 @@ def remove_first_segment(cluster: Cluster, topic: str) -> int:
     """As retention does; says which offset is the first one then."""
 
     async def remove() -> int:
-        broker = cluster.brokers[0]._broker
+        broker = cluster.brokers[0]._node.broker
         assert broker is not None
         store = broker.store
         assert store is not None
@@ -472,7 +472,7 @@ def remove_first_segment(cluster: Cluster, topic: str) -> int:
         await store.retention._trim(log.min_offset)
         return int(store.queue(topic, 0).min_offset)
 
-    return cluster._run(remove())
+    return cluster._loop.run(remove())
 
 
 def test_damaged_records(spark: SparkSession) -> None:
@@ -486,7 +486,7 @@ def test_damaged_records(spark: SparkSession) -> None:
                 )
 
         async def damage() -> None:
-            broker = cluster.brokers[0]._broker
+            broker = cluster.brokers[0]._node.broker
             assert broker is not None
             assert broker.store is not None
             entry = broker.store.queue(topic, 0).entry(42)
@@ -496,7 +496,7 @@ def test_damaged_records(spark: SparkSession) -> None:
                 file.seek(entry[0] + 4)
                 file.write(b"\x55")
 
-        cluster._run(damage())
+        cluster._loop.run(damage())
         with pytest.raises(PySparkException, match="Damaged@broker-0:0: offsets 42 to 42 are lost"):
             read(spark, cluster.namesrv, topic).count()
         found = bodies(read(spark, cluster.namesrv, topic, failOnDataLoss="false"))

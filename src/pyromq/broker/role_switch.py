@@ -26,10 +26,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from typing import Protocol
 
 from pyromq.broker.assembly import Assembly
 from pyromq.broker.config import MASTER_ID
-from pyromq.broker.replication_part import ReplicationPart
 from pyromq.broker.role import RoleError
 from pyromq.broker.services.registration import Registration
 from pyromq.store.config import BrokerRole
@@ -40,11 +40,21 @@ logger = logging.getLogger(__name__)
 _FIRST_REPLICA_ID = 1
 
 
+class Replication(Protocol):
+    """What a change of role needs of replication: `services.replication`."""
+
+    async def become_master(self) -> None:
+        """Stop following, and return when no more bytes of the old master will be appended."""
+
+    async def become_replica(self) -> None:
+        """Stop serving replicas and follow a master. The broker writes nothing itself any more."""
+
+
 class RoleSwitch:
     """Changes the role of one broker, and starts and stops what only masters do."""
 
     def __init__(
-        self, assembly: Assembly, registration: Registration, replication: ReplicationPart | None
+        self, assembly: Assembly, registration: Registration, replication: Replication | None
     ) -> None:
         """`replication` is None for a broker that runs alone."""
         self._role = assembly.parts.role
@@ -107,6 +117,8 @@ class RoleSwitch:
             topics = self._tables.topics
             # The master created them after the last copy of its table.
             topics.adopt(self._store.queue_counts())
+            # Its system topics went with the copy.
+            topics.settings_changed()
             self._role.change(role, MASTER_ID)
             self.start()
             # NameServers ignore the topics of a replica: make them read the table.

@@ -323,6 +323,11 @@ class MessageStore:
         """Iterate over a snapshot of all consume queues."""
         return iter(list(self._queues.values()))
 
+    @property
+    def queue_count(self) -> int:
+        """Return the number of consume queues."""
+        return len(self._queues)
+
     def queue_counts(self) -> dict[str, int]:
         """Return the number of queues per topic with messages: its highest queue id + 1."""
         counts: dict[str, int] = {}

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import cast
 
@@ -34,18 +34,6 @@ class FakeReplication:
 
     async def become_replica(self) -> None:
         self.told.append(("replica", self.broker.parts.role.is_replica))
-
-    async def start(self) -> None:
-        raise AssertionError("the broker does this")
-
-    async def stop(self) -> None:
-        raise AssertionError("the broker does this")
-
-    def is_following(self) -> bool:
-        return False
-
-    def status(self) -> Sequence[object]:
-        return ()
 
 
 class FakeRegistration:

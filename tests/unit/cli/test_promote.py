@@ -27,11 +27,11 @@ class FakeBroker:
         self.body = report(promoted=True)
         self.server = RemotingServer(host="127.0.0.1")
         self.loop = asyncio.new_event_loop()
-        self.thread = threading.Thread(target=self.loop.run_forever)
+        self.thread = threading.Thread(target=self.loop.run_forever, daemon=True)
 
     def run(self) -> None:
         self.thread.start()
-        service = Service[Connection](handlers={RequestCode.PROMOTE_BROKER: self.answer})
+        service: Service[Connection] = Service(handlers={RequestCode.PROMOTE_BROKER: self.answer})
         starting = self.server.start(service)
         asyncio.run_coroutine_threadsafe(starting, self.loop).result()
 

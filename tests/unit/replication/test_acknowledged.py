@@ -40,8 +40,9 @@ async def test_reports_never_move_the_mark_back(store: MessageStore) -> None:
 
 
 async def test_without_a_replica_at_hand_nothing_waits(store: MessageStore) -> None:
-    for lag in (None, 10_000, 20_000):
-        gate = ReplicaGate(store.config, store.replication, lambda _, lag=lag: lag)
+    lags: list[int | None] = [None, 10_000, 20_000]
+    while lags:
+        gate = ReplicaGate(store.config, store.replication, lambda _: lags.pop())
         waiting = gate.wait(store.max_physical_offset)
         assert waiting.done()
         assert waiting.result() is AckOutcome.NO_REPLICA

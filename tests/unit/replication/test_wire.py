@@ -33,7 +33,8 @@ def test_frames_survive_any_cut(is_checked: bool, largest: int) -> None:
     expected, stream = frames(is_checked=is_checked, seed=largest)
     if largest == 1:
         expected, stream = expected[:5], stream[: 5 * 16 + sum(len(b) for _, b in expected[:5])]
-    reader, found, position = FrameReader(is_checked=is_checked), [], 0
+    reader, position = FrameReader(is_checked=is_checked), 0
+    found: list[tuple[int, bytes]] = []
     rng = random.Random(largest)
     while position < len(stream):
         room = reader.room()

@@ -99,6 +99,18 @@ def test_files_become_the_master_s_however_the_bytes_are_cut(
     assert list(check_store(tmp_path / "replica", follower.config)) == []
 
 
+def test_large_pieces_and_small_ones_mix(tmp_path: Path) -> None:
+    """Large pieces go to the file, small ones to its mapping."""
+    large = {"mapped_file_size_commit_log": 1 << 20}
+    master = filled(tmp_path / "master", 3000, **large)
+    follower = replica(tmp_path / "replica", **large)
+    rng = random.Random(1)
+    feed(follower, log_of(master), lambda: rng.choice([100, 3000, 200_000, 500_000]))
+    for store in (master, follower):
+        store.stop()
+    assert files_of(tmp_path / "replica") == files_of(tmp_path / "master")
+
+
 def test_a_replica_refuses_messages_until_it_is_promoted(tmp_path: Path) -> None:
     master, follower = filled(tmp_path / "master"), replica(tmp_path / "replica")
     feed(follower, log_of(master), lambda: 4096)

@@ -1,6 +1,7 @@
 """Copies the tables of a replica's master: RocketMQ's SlaveSynchronize.
 
-Every ten seconds, and at once when the master's address becomes known or changes:
+Every ten seconds, and at once when the master's address becomes known or changes, or when the first
+messages of a queue arrive:
 
 | step | request | effect |
 | --- | --- | --- |
@@ -91,6 +92,10 @@ class MasterClient(Protocol):
 class ReplicaStore(Log, ProgressStore, Protocol):
     """The part of the replica's store that the copy uses."""
 
+    @property
+    def queue_count(self) -> int:
+        """Return the number of consume queues."""
+
 
 class MetadataSync:
     """Keeps the tables of one replica equal to those of its master."""
@@ -134,6 +139,8 @@ class MetadataSync:
         self._round = asyncio.Lock()
         #: When the next round is due, by the clock of the loop.
         self._due = 0.0
+        #: The number of the store's queues in the last round.
+        self._queue_count = 0
         #: The master of the last round, and what is known about it.
         self._master: str | None = None
         self._seen: dict[RequestCode, _Seen] = {}
@@ -168,6 +175,7 @@ class MetadataSync:
             if address is None:
                 return ["the address of the master is unknown"]
             self._due = asyncio.get_running_loop().time() + self._interval
+            self._queue_count = self._store.queue_count
             if address != self._master:
                 self._begin_with(address)
             faults = [await self._run(step, address) for step in self._steps]
@@ -176,6 +184,8 @@ class MetadataSync:
     async def _copy_if_due(self) -> None:
         address = self._address()
         is_due = asyncio.get_running_loop().time() >= self._due
+        # Messages of a new topic have arrived: their consumers should find it here too.
+        is_due |= self._store.queue_count > self._queue_count
         if address is not None and (is_due or address != self._master):
             await self.sync_now()
 

@@ -10,8 +10,8 @@ A forced promotion reports the same checks and ignores their outcome. A broker t
 never promoted.
 
 Masters are asked over a new connection, because a known one may be half open. Their addresses come
-from the NameServers, asked anew, from the last answer that named a master, and from the replication
-addresses: the port for clients is the one below.
+from the NameServers, which are asked again, from the last answer that named a master, and from the
+replication addresses: the port for clients is the one below.
 
 Used by `handlers.admin.roles`, on the loop.
 """

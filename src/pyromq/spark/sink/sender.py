@@ -29,7 +29,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Final, Self, TypeVar
 
-from pyromq.client.errors import BrokerError, NameServerError, TopicNotFoundError
+from pyromq.client.errors import BrokerError, NameServerError, NoMasterError, TopicNotFoundError
 from pyromq.client.loop_thread import LoopThread, shared_loop
 from pyromq.client.producer.producer import Producer
 from pyromq.client.producer.sending import Outgoing
@@ -173,7 +173,7 @@ class Sender:
                 if isinstance(error, BrokerError) and error.code not in _TEMPORARY:
                     raise
                 limit = self._options.delivery_timeout
-                if isinstance(error, TopicNotFoundError):
+                if isinstance(error, TopicNotFoundError) and not isinstance(error, NoMasterError):
                     limit = min(limit, NO_ROUTE_SECONDS)
                 if time.monotonic() + pause > start + limit:
                     raise

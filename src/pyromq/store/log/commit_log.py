@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Final
 
 from pyromq.base.descriptors import ShortageError
-from pyromq.base.sizes import MIB
+from pyromq.base.sizes import KIB, MIB
 from pyromq.protocol.message.record import BLANK, BLANK_MAGIC, BLANK_SIZE
 from pyromq.store.log.allocation import AHEAD, RESERVE_STEP, AllocationService
 from pyromq.store.log.mapped_file import MappedFile
@@ -38,6 +38,9 @@ logger = logging.getLogger(__name__)
 
 #: Bytes at the log's end that stay resident, for consumers that keep up.
 _MAX_RESIDENT: Final = 64 * MIB
+#: Raw bytes that are written to the file instead of its mapping: a replica that catches up needs no
+#: pages ahead, which cost more than the copy.
+_LARGE_APPEND: Final = 64 * KIB
 #: Bytes of old pages to gather before they are dropped, since that takes time.
 _MIN_RELEASED: Final = 16 * MIB
 
@@ -157,11 +160,14 @@ class CommitLog:
         file, end = self._file, self.watermarks.written
         if file is None or end == file.base + file.size:
             file = self._begin_segment(end, file)
-        position = end - file.base
-        self._allocation.ensure(file, position + len(data))
-        file.write(position, data)
-        self.watermarks.move_written(end + len(data), store_timestamp)
-        self._allocation.advance(position + len(data))
+        position, size = end - file.base, len(data)
+        self._allocation.ensure(file, position + size)
+        if size >= _LARGE_APPEND:
+            file.write_large(position, data)
+        else:
+            file.write(position, data)
+            self._allocation.advance(position + size)
+        self.watermarks.move_written(end + size, store_timestamp)
 
     def holds(self, offset: int, size: int) -> bool:
         """Whether `size` bytes from `offset` on are written, within one segment."""

@@ -161,6 +161,19 @@ class MappedFile:
             self.used = True
         mapping[position : position + len(data)] = data
 
+    def write_large(self, position: int, data: bytes | memoryview) -> None:
+        """Copy a large amount of `data` to `position`, where the caller has reserved room.
+
+        Through the file instead of the mapping: the kernel then fills new pages without zeroing
+        them first, and without a page fault for each.
+        """
+        rest = memoryview(data)
+        with opened(self.path, os.O_WRONLY) as descriptor:
+            while rest:
+                written = os.pwrite(descriptor, rest, position)
+                position += written
+                rest = rest[written:]
+
     def read(self, start: int, end: int) -> bytes:
         """Return a copy of the bytes from `start` to `end`."""
         mapping = self._map

@@ -88,7 +88,9 @@ async def test_a_dead_letter_topic_is_announced_before_the_answer(broker: Assemb
         answer = sends.send_one(broker.fast.connection, request)
         if not isinstance(answer, RemotingCommand):
             assert not known
+            assert answer is not None
             answer = await answer
+        assert answer is not None
         assert answer.code == ResponseCode.SUCCESS
     assert announced == [True]
 

@@ -109,6 +109,7 @@ class Replica:
         self.min_physical_offset = 0
         self.max_physical_offset = self.flushed_offset = 1000
         self.queue_end = 100
+        self.queue_count = 0
         self.removed: list[tuple[str, int, int]] = []
         self.sync = MetadataSync(
             config,
@@ -557,6 +558,7 @@ async def test_rounds_begin_with_the_address_and_repeat(tmp_path: Path) -> None:
         rounds.append(replica.address)
         replica.sync._due = held_loop().time() + 10
         replica.sync._master = replica.address
+        replica.sync._queue_count = replica.queue_count
         return []
 
     replica.sync.sync_now = count  # type: ignore[method-assign]
@@ -576,10 +578,13 @@ async def test_rounds_begin_with_the_address_and_repeat(tmp_path: Path) -> None:
     replica.address = OTHER
     await loop.pass_time(1.0)
     assert rounds == [MASTER, MASTER, OTHER]
+    replica.queue_count += 1  # messages of a new queue arrived
+    await loop.pass_time(1.0)
+    assert rounds == [MASTER, MASTER, OTHER, OTHER]
     await replica.sync.stop()
     for _ in range(30):
         await loop.pass_time(1.0)
-    assert len(rounds) == 3
+    assert len(rounds) == 4
 
 
 async def test_the_first_round_begins_at_once(replica: Replica) -> None:

@@ -82,7 +82,7 @@ def remove_first_segment(cluster: Cluster) -> None:
     """Delete the first segment, as retention does."""
 
     async def remove() -> None:
-        broker = cluster.brokers[0]._broker
+        broker = cluster.brokers[0]._node.broker
         assert broker is not None
         store = broker.store
         assert store is not None
@@ -90,7 +90,7 @@ def remove_first_segment(cluster: Cluster) -> None:
         log.segments.files.pop(0).delete()
         await store.retention._trim(log.min_offset)
 
-    cluster._run(remove())
+    cluster._loop.run(remove())
 
 
 def test_system_topics_are_not_listed(cluster: Cluster, origin: BrokerOrigin) -> None:
@@ -215,7 +215,7 @@ def damage(cluster: Cluster, queue: Queue, offset: int, position: int) -> None:
     """Change a byte of a record in the log."""
 
     async def change() -> None:
-        broker = cluster.brokers[0]._broker
+        broker = cluster.brokers[0]._node.broker
         assert broker is not None
         assert broker.store is not None
         entry = broker.store.queue(queue.topic, queue.queue_id).entry(offset)
@@ -227,7 +227,7 @@ def damage(cluster: Cluster, queue: Queue, offset: int, position: int) -> None:
             file.seek(entry[0] + position)
             file.write(bytes([byte ^ 0x55]))
 
-    cluster._run(change())
+    cluster._loop.run(change())
 
 
 def test_offsets_by_time_are_exact(cluster: Cluster, origin: BrokerOrigin) -> None:

@@ -11,6 +11,7 @@ from pyromq.client.consumer.subscription import Subscription
 from pyromq.protocol.message.bulk import read_columns
 from pyromq.protocol.wire.codes import RequestCode
 from pyromq.spark.origins import broker as broker_module
+from pyromq.spark.origins import window
 from pyromq.spark.origins.broker import BrokerOrigin, ConnectionSettings
 from pyromq.spark.origins.origin import Bounds, Queue, QueueRange, RecordBlock, UnreachableError
 from tests.support.patience import DEADLINE
@@ -81,7 +82,9 @@ def test_a_read_goes_on_from_the_replica(
     pair: Pair, monkeypatch: pytest.MonkeyPatch, is_listed: bool
 ) -> None:
     """Whether or not the NameServers have noticed."""
-    monkeypatch.setattr("pyromq.spark.origins.window._PULL_MESSAGES", 4)
+    monkeypatch.setattr(window, "_PULL_MESSAGES", 4)
+    for limit in ("_MIN_PULLS", "_MAX_PULLS", "_MAX_SMALL_PULLS"):
+        monkeypatch.setattr(window, limit, 1)  # not everything is there before the master stops
     origin = pair.origin()
     found: list[int] = []
     for block in origin.blocks(QueueRange(QUEUE, 0, COUNT)):

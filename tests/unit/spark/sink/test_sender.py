@@ -150,6 +150,17 @@ def test_a_topic_that_does_not_exist(monkeypatch: pytest.MonkeyPatch) -> None:
         send_all(it, batch(b"x", topic="gone"))
 
 
+def test_a_master_that_is_away_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Longer than for a topic that nobody knows: its replica shows that it exists."""
+    monkeypatch.setattr(sender, "NO_ROUTE_SECONDS", 0.0)
+    with cluster_in_a_thread({"t": {"b0": 1}}) as cluster, sender_to(cluster) as it:
+        master = cluster.brokers[0]
+        master.broker_id = 1
+        threading.Timer(0.5, lambda: setattr(master, "broker_id", 0)).start()
+        send_all(it, batch(b"x"))
+        assert bodies(cluster) == [b"x"]
+
+
 def test_restarting_servers_are_waited_for() -> None:
     """A NameServer that knows no topic yet, and a broker that is away."""
     with Cluster(settings=PATIENT_PROPERTIES) as cluster:

@@ -76,6 +76,23 @@ def test_bytes_are_seen_by_whoever_opens_the_file(tmp_path: Path) -> None:
     other.close()
 
 
+def test_large_writes_and_the_mapping_see_each_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = MappedFile.create(tmp_path, 0, SIZE)
+    file.reserve(SIZE)
+    file.write(0, b"before")
+    real = os.pwrite
+    # The kernel may write less than it was given.
+    monkeypatch.setattr(os, "pwrite", lambda fd, data, at: real(fd, data[:1000], at))
+    content = bytes(range(256)) * 100
+    file.write_large(3, memoryview(content))
+    assert file.read(0, 3 + len(content)) == b"bef" + content
+    file.write(3, b"after")
+    assert file.path.read_bytes()[: 3 + 5] == b"befafter"
+    file.close()
+
+
 def test_nothing_is_written_behind_the_end(tmp_path: Path) -> None:
     file = MappedFile.create(tmp_path, 0, SIZE)
     file.reserve(SIZE)
