@@ -120,3 +120,49 @@ def test_ports_out_of_range_are_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize("port", [NAMESRV - 4, NAMESRV - 1, NAMESRV + 2, NAMESRV - 2])
 def test_a_port_of_the_nameserver_is_refused(tmp_path: Path, port: int) -> None:
     assert f"needs port {NAMESRV}, which is the NameServer's" in refused(2, tmp_path, port)
+
+
+def test_replicas_have_directories_and_ports_behind_those_of_the_brokers(tmp_path: Path) -> None:
+    places = plan(2, tmp_path, 10911, {}, NAMESRV, replicas=2)
+    assert [(place.name, place.directory.name, place.port) for place in places] == [
+        ("broker-0", "broker-0", 10911),
+        ("broker-1", "broker-1", 10915),
+        ("broker-0", "broker-0-replica-1", 10919),
+        ("broker-0", "broker-0-replica-2", 10923),
+        ("broker-1", "broker-1-replica-1", 10927),
+        ("broker-1", "broker-1-replica-2", 10931),
+    ]
+    assert [(place.number, place.replica) for place in places[1:4]] == [(1, 0), (0, 1), (0, 2)]
+
+
+def test_the_replica_of_a_single_broker_shares_its_name(tmp_path: Path) -> None:
+    broker, replica = plan(1, tmp_path, 10911, {}, NAMESRV, replicas=1)
+    assert broker == Place(None, tmp_path, 10911)
+    assert replica == Place(None, tmp_path / "broker-0-replica-1", 10915, 0, 1)
+    assert "brokerName" not in replica.properties()
+
+
+def test_replicas_that_would_not_run_are_refused(tmp_path: Path) -> None:
+    a_store(tmp_path)
+    replica = a_store(tmp_path / "broker-0-replica-1")
+    assert refused(1, tmp_path) == (
+        f"1 broker without replicas would not serve the messages in {replica}: start with "
+        "--replicas 1, or move what you do not need elsewhere"
+    )
+    assert len(plan(1, tmp_path, 10911, {}, NAMESRV, replicas=1)) == 2
+    last = a_store(tmp_path / "broker-2-replica-2")
+    with pytest.raises(click.ClickException) as caught:
+        plan(1, tmp_path, 10911, {}, NAMESRV, replicas=1)
+    assert caught.value.message == (
+        f"1 broker with 1 replicas each would not serve the messages in {last}: start with "
+        "--brokers 3 --replicas 2, or move what you do not need elsewhere"
+    )
+    a_store(tmp_path / "broker-0-replica-99")
+    assert "--replicas" not in refused(3, tmp_path)
+
+
+def test_settings_and_ports_that_replicas_would_share_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(click.ClickException, match="cannot be combined with --replicas 1"):
+        plan(1, tmp_path, 10911, {"storePathCommitLog": "/disk"}, NAMESRV, replicas=1)
+    with pytest.raises(click.ClickException, match="which is the NameServer's"):
+        plan(1, tmp_path, NAMESRV - 4, {}, NAMESRV, replicas=1)

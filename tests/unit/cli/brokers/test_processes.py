@@ -11,7 +11,7 @@ import click
 import pytest
 
 from pyromq.cli.brokers.child import Created, Order
-from pyromq.cli.brokers.processes import BrokerProcesses, Restarts, describe_exit
+from pyromq.cli.brokers.processes import BrokerProcesses, Comeback, Restarts, describe_exit
 from tests.support.patience import until
 
 QUICK = Restarts(first_pause=0.01, most=2)
@@ -29,6 +29,7 @@ if does == "log": sys.stderr.write("first\n" + "x" * 100_000 + "\nlast"); sys.st
 say("Boot", line=f"{name} at {port or 4711}", port=port or 4711)
 if does == "crash": os.kill(os.getpid(), 6)
 if does == "crash once" and not port: os.kill(os.getpid(), 9)
+if does == "diverge": say("Failure", reason="this log differs"); sys.exit(1)
 if does == "create": print("noise"); say("Created", topic="t", queues=4, perm=6, sys_flag=0)
 said = sys.stdin.readline()
 sys.exit(3 if does == "stop badly" or said != "stop\n" else 0)
@@ -40,6 +41,7 @@ def brokers(
     stop_requested: asyncio.Event | None = None,
     give_up: Callable[[Exception], None] = lambda _: None,
     on_created: Callable[[str, Created], None] = lambda _name, _topic: None,
+    comeback: Comeback | None = None,
 ) -> BrokerProcesses:
     return BrokerProcesses(
         {f"broker-{number}": Order({"does": each}) for number, each in enumerate(does)},
@@ -47,6 +49,7 @@ def brokers(
         give_up,
         on_created,
         command=[sys.executable, "-I", "-S", "-c", PROGRAM],
+        comeback=comeback,
         restarts=QUICK,
     )
 
@@ -164,6 +167,76 @@ async def test_a_stop_tells_which_brokers_did_not_stop_cleanly() -> None:
     await processes.start()
     await processes.stop()
     assert processes.unclean() == ["broker-1 (exit status 3)"]
+
+
+async def test_a_broker_that_stops_for_good_is_not_restarted(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    failures: list[Exception] = []
+    processes = brokers("diverge", "serve", give_up=failures.append)
+    await processes.start()
+    await until(lambda: "broker-0 is not restarted: this log differs" in caplog.text)
+    assert [each.restarts for each in processes.running()] == [0, 0]
+    await processes.stop()
+    assert failures == []
+    assert processes.given_up() == ["broker-0: this log differs"]
+    assert processes.unclean() == []
+
+
+NOTING = r"""
+import json, sys
+name, order = sys.argv[1], json.loads(sys.stdin.readline())
+def note(what):
+    with open(order["properties"]["notes"], "a") as file: file.write(f"{name} {what}\n")
+note("starts")
+print(json.dumps(["Boot", {"line": name, "port": 4711}]), flush=True)
+sys.stdin.readline()
+note("stops")
+"""
+
+
+async def test_masters_start_before_replicas_and_stop_before_them(tmp_path: Path) -> None:
+    notes = tmp_path / "notes"
+    processes = BrokerProcesses(
+        {
+            name: Order({"brokerRole": role, "notes": str(notes)})
+            for name, role in (("replica", "SLAVE"), ("master", "SYNC_MASTER"))
+        },
+        asyncio.Event(),
+        lambda _: None,
+        command=[sys.executable, "-I", "-S", "-c", NOTING],
+    )
+    await processes.start()
+    await processes.stop()
+    assert notes.read_text().splitlines() == [
+        "master starts",
+        "replica starts",
+        "master stops",
+        "replica stops",
+    ]
+
+
+class AsReplica:
+    """Lets brokers return at once, as replicas."""
+
+    def pause(self, name: str, pause: float) -> float:
+        assert (name, pause) == ("broker-0", 0.01)
+        return 0.02
+
+    async def wait(self, name: str, port: int, order: Order, pause: float) -> Order:
+        assert (name, port, pause) == ("broker-0", 4711, 0.02)
+        return Order({**order.properties, "does": "log", "brokerRole": "SLAVE"})
+
+
+async def test_a_broker_returns_in_the_role_that_it_is_given(
+    caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
+) -> None:
+    processes = brokers("crash once", comeback=AsReplica())
+    await processes.start()
+    await until(lambda: "broker-0 serves again" in caplog.text)
+    assert "restart 1 of 2 in 0.02 s" in caplog.text
+    await processes.stop()
+    assert "broker-0 | first" in capfd.readouterr().err, "it does not do what it was told"
 
 
 async def test_log_lines_have_the_name_of_their_broker(capfd: pytest.CaptureFixture[str]) -> None:
