@@ -176,7 +176,9 @@ class FaultyPair:
             self._namesrv = stack.enter_context(name_server())
             replica_directory = self._directory / "second"
             if self._has_small_disk:
-                stack.enter_context(small_disk(replica_directory, _DISK_SIZE))
+                # Of the store alone: its log lines are for us.
+                replica_directory.mkdir()
+                stack.enter_context(small_disk(replica_directory / "store", _DISK_SIZE))
             self.proxy = stack.enter_context(Proxy(""))
             self._clocks: dict[Node, ShiftedClock] = {}
             self.master = self._make_node(self._directory / "first", Role.SYNC_MASTER)
@@ -213,6 +215,7 @@ class FaultyPair:
         clock = ShiftedClock(self._directory / f"{directory.name}.clock")
         environment = pyromq_environment()
         environment["PYTHONPATH"] = f"{_CLOCK_FOLDER}{os.pathsep}{environment['PYTHONPATH']}"
+        environment["PYTHONFAULTHANDLER"] = "1"
         node = PyromqNode(settings, environment=environment | clock.environment)
         self._clocks[node] = clock
         return node
@@ -340,7 +343,7 @@ class FaultyPair:
 
     def _fill_disk(self) -> None:
         """Leave no byte to the replica for some time; kill it meanwhile, now and then."""
-        ballast = self.replica.directory / "ballast"
+        ballast = self.replica.store / "ballast"
         fill(ballast)
         self._pass_moment(2.0)
         fill(ballast)

@@ -1,6 +1,7 @@
 """Temporary."""
 
 from __future__ import annotations
+
 from typing import Any
 
 
