@@ -149,11 +149,6 @@ class Feeder(asyncio.Protocol):
             self._is_checked or self.acked > self._started_at
         )
 
-    @property
-    def heard_at(self) -> float:
-        """When the peer last sent something, on the loop's clock."""
-        return self._heard_at
-
     def status(self) -> ReplicaStatus:
         """Return how far the replica is."""
         now, lag = self._loop.time(), max(0, self._source.end - self.acked)

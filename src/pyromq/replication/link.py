@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
 from enum import Enum, auto
 from typing import Any, Final, cast
 
@@ -90,10 +89,6 @@ class ReplicaLink(asyncio.BufferedProtocol):
         self._heard_at = self._wrote_at = loop.time()
         self._timer: asyncio.TimerHandle | None = None
         self.closed: asyncio.Future[str] = loop.create_future()
-        #: Where the master said that its log ends, and when.
-        self.master_end = 0
-        #: Called after bytes were appended.
-        self.on_progress: Callable[[], None] | None = None
 
     # Before following
 
@@ -277,8 +272,6 @@ class ReplicaLink(asyncio.BufferedProtocol):
         offset = self._log.boundary
         if offset <= self._reported or self._log.is_empty:
             return
-        if self.on_progress is not None:
-            self.on_progress()
         if not self._config.ha_report_flushed:
             self._report(offset)
         elif offset > self._flushing_to:

@@ -151,11 +151,6 @@ def take_question(buffer: bytearray) -> dict[str, Any] | None:
     return fields
 
 
-def is_hello(start: bytes | bytearray | memoryview) -> bool:
-    """Whether bytes from a master begin a control frame: it is a pyromq broker."""
-    return len(start) >= REPORT_SIZE and REPORT.unpack_from(start)[0] == NEGOTIATION
-
-
 class FrameReader:
     """Cuts a master's stream into frames, in one buffer that is received into.
 
@@ -188,12 +183,6 @@ class FrameReader:
     def received(self, count: int) -> None:
         """Note that `count` bytes were put into `room`."""
         self._end += count
-
-    def feed(self, data: bytes | memoryview) -> None:
-        """Take bytes that were received elsewhere. They must fit into `room`."""
-        room = self.room()
-        room[: len(data)] = data
-        self.received(len(data))
 
     def next_frame(self) -> tuple[int, memoryview] | None:
         """Return the offset and body of the next complete frame, or None. Raises WireError."""

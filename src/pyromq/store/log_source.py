@@ -10,14 +10,10 @@ wait for the disk and run on any thread.
 
 from __future__ import annotations
 
-import contextlib
 from typing import Final
-
-import numpy as np
 
 from pyromq.base.sizes import MIB
 from pyromq.protocol.message.crc import crc32
-from pyromq.protocol.message.delay import DelayLevels
 from pyromq.protocol.message.record import (
     BLANK_MAGIC,
     BLANK_SIZE,
@@ -27,7 +23,7 @@ from pyromq.protocol.message.record import (
 )
 from pyromq.store.log.commit_log import CommitLog
 from pyromq.store.queues import lookup
-from pyromq.store.recovery.walk import LogWalk
+from pyromq.store.recovery.boundary import boundary_at_or_below
 
 #: Bytes at the log's end that are in memory anyway: the log releases older pages.
 _RESIDENT: Final = 64 * MIB
@@ -122,20 +118,7 @@ class LogSource:
 
     def boundary_below(self, offset: int) -> int:
         """Return the largest boundary at or below `offset`. Slow: walks a segment."""
-        if self.is_boundary(offset):
-            return offset
-        start = max(self.first, offset - offset % self.segment_size)
-        walk = LogWalk(self._log, start, delay_levels=DelayLevels(""), check_crc=False, alone=True)
-        found = start
-        with contextlib.closing(iter(walk)) as pieces:
-            for piece in pieces:
-                known = int(np.searchsorted(piece.starts, offset - piece.base, side="right"))
-                if known:
-                    found = piece.base + int(piece.starts[known - 1])
-                if walk.end > offset:
-                    return found
-                found = walk.end
-        return min(found, offset)
+        return offset if self.is_boundary(offset) else boundary_at_or_below(self._log, offset)
 
     def record(self, offset: int) -> bytes | None:
         """Return the record that starts at `offset`, or None. May wait for the disk."""

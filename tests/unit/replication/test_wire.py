@@ -120,9 +120,3 @@ def test_a_changed_question_is_noticed() -> None:
         with contextlib.suppress(WireError):
             # A changed length may make it longer than what arrived.
             assert wire.take_question(damaged) is None
-
-
-def test_a_control_frame_is_told_from_java_s_frames() -> None:
-    assert wire.is_hello(wire.encode_control({"version": 1}))
-    assert not wire.is_hello(wire.encode_plain_header(0, 0))
-    assert not wire.is_hello(b"\xff\xff")

@@ -66,7 +66,7 @@ async def test_what_is_on_disk_can_be_awaited(tmp_path: Path) -> None:
     put(store)
     store.seal()
     assert await store.replication.flushed(store.max_physical_offset) is AckOutcome.STORED
-    assert store.replication.flushed_offset == store.max_physical_offset
+    assert store.flushed_offset == store.max_physical_offset
     store.stop()
 
 
