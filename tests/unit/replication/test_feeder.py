@@ -205,7 +205,7 @@ async def test_a_request_that_is_not_a_record_is_refused(master: MasterSide, off
         b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
         b"\0\0\0\x64\0\0\0\x50{}",
         b"\xff" * 8 + b"\xff" * 64,
-        b"\xff" * 8 + b"\0\0\0\x02[]",
+        b"\xff" * 8 + b"\0\0\0\x02\0\0\0\0[]",
         b"\xff" * 8 + wire.encode_question({"unknown": 1}),
         b"\xff" * 8 + wire.encode_question({"follow": "7", "start": 0, "crc": 0}),
         b"\xff" * 8 + wire.encode_question({"checksums": [[0, 1 << 40]]}),

@@ -140,7 +140,10 @@ async def test_what_is_not_flushed_is_not_reported_when_a_connection_begins(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With haReportFlushed, the first offset of a connection counts as a report too."""
-    async with pair(tmp_path, ha_report_flushed=True) as (master, replica):
+    async with pair(tmp_path, ha_report_flushed=True, flush_commit_log_least_pages=0) as (
+        master,
+        replica,
+    ):
         log, flush = replica.store._log, CommitLog.flush
         fill(master.store, 20)
         await caught_up(master, replica)
