@@ -23,6 +23,7 @@ from pyromq.broker.broker import Broker
 from pyromq.broker.config import load_broker_properties
 from pyromq.broker.services.replication import BrokerReplication
 from pyromq.store.config import BrokerRole
+from pyromq.store.message_store import MessageStore
 
 HOST: Final = "127.0.0.1"
 _ROLE_KEYS: Final = ("brokerRole", "brokerId")
@@ -112,11 +113,18 @@ class Node:
 
     @property
     def log_end(self) -> int:
-        """Return the end of the log, as far as it is complete and indexed; 0 if stopped."""
-        store = None if self.broker is None else self.broker.store
-        if store is None or store.dispatch_behind:
-            return 0
-        return store.replication.source.end
+        """Return the end of the log; 0 if the broker is stopped."""
+        store = self._store
+        return 0 if store is None else store.replication.source.end
+
+    @property
+    def is_indexed(self) -> bool:
+        """Return whether everything in the log can be found by key."""
+        return self._store is not None and not self._store.dispatch_behind
+
+    @property
+    def _store(self) -> MessageStore | None:
+        return None if self.broker is None else self.broker.store
 
     # Lifecycle
 
@@ -161,7 +169,8 @@ class Node:
         await broker.cut_off()
         before = self.directory
         self._lives += 1
-        shutil.copytree(before, self.directory)
+        # Threads write tables beside their files and rename them then.
+        shutil.copytree(before, self.directory, ignore=shutil.ignore_patterns("*.tmp"))
         await broker.stop()
         shutil.rmtree(before)
 

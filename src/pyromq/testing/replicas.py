@@ -166,11 +166,12 @@ class ReplicaGroup:
         if not replicas:
             raise RuntimeError(f"no replica of {node.name} is running")
         deadline = time.monotonic() + seconds
-        end = node.broker.store.replication.source.end if node.broker.store else 0
+        end = node.log_end
         for each in replicas:
 
             def is_done(each: Node = each) -> bool:
-                return bool(each.failure) or (each.is_following and each.log_end >= end)
+                has_all = each.is_following and each.log_end >= end and each.is_indexed
+                return has_all or each.failure is not None
 
             if not await _wait(is_done, deadline):
                 raise TimeoutError(

@@ -7,7 +7,7 @@ import pytest
 
 from pyromq.base.settings import ConfigError, settings_of
 from pyromq.broker.config import BrokerConfig, load_broker_properties
-from pyromq.broker.services.live_config import NEXT_START, Applied, LiveConfig
+from pyromq.broker.services.live_config import NEXT_START, Applied, LiveConfig, own_file
 from pyromq.protocol.java.properties import PropertiesError, parse_properties
 from pyromq.store.config import BrokerRole, MessageStoreConfig
 
@@ -286,6 +286,18 @@ async def test_a_saved_role_counts_at_the_next_start(tmp_path: Path) -> None:
     assert saved.broker.broker_id == 0
     assert saved.warnings == []
     assert setup.file.read_text().startswith(BEFORE)
+
+
+async def test_brokers_that_share_a_file_save_their_roles_elsewhere(tmp_path: Path) -> None:
+    setup = Setup(tmp_path)
+    file = own_file(setup.store)
+    config = LiveConfig(setup.broker, setup.store, setup.file, role_file=file)
+
+    await config.save_role(BrokerRole.SLAVE, 3)
+    await config.update({"fileReservedTime": "12"})
+
+    assert file.read_text() == "brokerRole=SLAVE\nbrokerId=3\n"
+    assert setup.file.read_text() == BEFORE.replace("48", "12")
 
 
 async def test_a_role_that_cannot_be_saved_is_not_taken(tmp_path: Path) -> None:

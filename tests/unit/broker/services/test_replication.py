@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -14,9 +15,14 @@ from pyromq.broker.broker import Broker
 from pyromq.broker.services import replication as module
 from pyromq.broker.services.registration import Registration
 from pyromq.broker.services.replication import BrokerReplication, remoting_master
+from pyromq.protocol.wire.bodies import TopicConfig
+from pyromq.replication import master as master_module
+from pyromq.replication import replica as replica_module
+from pyromq.replication.feeder import Feeder
 from pyromq.store.config import BrokerRole
 from tests.support.brokers import local_broker, small_store
-from tests.support.patience import until
+from tests.support.patience import DEADLINE, until
+from tests.support.stores import put
 
 
 def registration(master: str | None = None) -> Registration:
@@ -94,3 +100,57 @@ async def test_a_promoted_replica_serves_replicas(pair: tuple[Broker, Broker]) -
     assert replica.store._refusal() is None
     await replica.become_replica(1)
     assert replica.store._refusal() is not None
+
+
+async def test_a_broker_that_is_cut_off_breaks_its_connections_without_a_drain(
+    pair: tuple[Broker, Broker], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    master, replica = pair
+    await until(of(replica).is_following)
+    # A clean stop would wait for this replica, which never reports anything.
+    monkeypatch.setattr(master_module, "_DRAIN_SECONDS", 3600.0)
+    monkeypatch.setattr(Feeder, "data_received", lambda *_: None)
+    assert master.store is not None
+    put(master.store, b"one")
+    async with asyncio.timeout(DEADLINE):
+        await master.cut_off()
+    await until(lambda: not of(replica).is_following())
+    assert of(master).status() == []
+
+
+async def test_a_replica_that_is_cut_off_does_not_connect_again(
+    pair: tuple[Broker, Broker],
+) -> None:
+    master, replica = pair
+    await until(of(replica).is_following)
+    of(replica).cut_off()
+    assert not of(replica).is_following()
+    await until(lambda: not of(master).status())
+    # Connecting again is what makes it follow, not a retry.
+    await of(replica).connect_now()
+    await until(of(replica).is_following)
+
+
+async def test_a_replica_connects_at_once_instead_of_at_its_next_retry(
+    pair: tuple[Broker, Broker], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    master, replica = pair
+    monkeypatch.setattr(replica_module, "_FIRST_BACKOFF", 3600.0)
+    await of(replica).connect_now()
+    await until(of(replica).is_following)
+    of(master)._master.withdraw()
+    await until(lambda: not of(replica).is_following())
+    of(master)._master.serve(BrokerRole.ASYNC_MASTER)
+    await of(replica).connect_now()
+    await until(of(replica).is_following)
+    # A master has nobody to connect to.
+    await of(master).connect_now()
+    assert not of(master).is_following()
+
+
+async def test_tables_are_copied_on_request(pair: tuple[Broker, Broker]) -> None:
+    master, replica = pair
+    await until(of(replica).is_following)
+    master.topics.update(TopicConfig("orders"))
+    assert await of(replica).copy_tables() == []
+    assert replica.topics.get("orders") is not None

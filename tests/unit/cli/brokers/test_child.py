@@ -9,10 +9,12 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 from pyromq.cli.brokers.child import (
     STOP,
@@ -25,6 +27,7 @@ from pyromq.cli.brokers.child import (
     decode_report,
     encode_report,
 )
+from pyromq.cli.main import main
 from tests.support.patience import DEADLINE, wait_until
 
 
@@ -156,6 +159,27 @@ def test_the_file_of_settings_is_read_at_every_start(tmp_path: Path) -> None:
         assert ended(process)[0] == 1
     assert isinstance(failure, Failure)
     assert failure.reason.startswith(f"{file}: flushDiskType=NEVER: ")
+
+
+def test_a_replica_says_what_it_is_and_keeps_its_role_in_its_store(tmp_path: Path) -> None:
+    file = tmp_path / "shared"
+    file.write_text("fileReservedTime=7\n")
+    replica = order(tmp_path / "store", config_file=str(file))
+    replica = replace(
+        replica,
+        properties={**replica.properties, "brokerRole": "SLAVE", "brokerId": "1"},
+        keeps_role=True,
+    )
+    assert replica.is_replica
+    assert not order(tmp_path).is_replica
+    with child(replica.encode()) as process:
+        boot = report_of(process)
+        assert isinstance(boot, Boot)
+        done = CliRunner().invoke(main, ["broker", "promote", f"127.0.0.1:{boot.port}"])
+        assert done.exit_code == 0, done.output
+    saved = (tmp_path / "store" / "config" / "broker.properties").read_text()
+    assert saved == "brokerRole=ASYNC_MASTER\nbrokerId=0\n"
+    assert file.read_text() == "fileReservedTime=7\n"
 
 
 def test_without_an_order_it_says_who_starts_it() -> None:
