@@ -370,12 +370,16 @@ class FaultyPair:
         assert self.replica.log_end() == end
         self.check_logs()
 
-    def promote(self) -> None:
-        """Lose the master with its disk, promote the replica; the old master comes back empty."""
-        lost, promoted = self.master, self.replica
-        lost.kill()
-        lost.wipe()
+    def lose_master(self) -> None:
+        """Kill the master at some moment and delete its store."""
+        self._pass_moment()
+        self.master.kill()
+        self.master.wipe()
         self.history.append("the master is lost")
+
+    def promote(self) -> None:
+        """Promote the replica of a lost master, which becomes its replica, with an empty store."""
+        lost, promoted = self.master, self.replica
         command = [sys.executable, "-m", "pyromq", "broker", "promote", promoted.address]
         done = subprocess.run(
             [*command, "--role", "SYNC_MASTER"],
@@ -386,7 +390,7 @@ class FaultyPair:
             check=False,
         )
         assert done.returncode == 0, done.stdout + done.stderr
-        # What the file of the promoted broker says now.
+        # As the file of the promoted broker says now.
         promoted.settings.role, promoted.settings.ha_master_address = Role.SYNC_MASTER, ""
         lost.settings.role, lost.settings.ha_master_address = Role.SLAVE, self.proxy.address
         self.proxy.target = promoted.ha_address
