@@ -100,7 +100,10 @@ def _as_typed(option: str, words: Sequence[str]) -> str:
 def _hint(name: str, names: Sequence[str]) -> str:
     """Return "Did you mean ...?" with the nearest names, or nothing if none is close."""
     plain = {_plain(known): known for known in names}
-    nearest = [repr(plain[near]) for near in get_close_matches(_plain(name), plain)]
+    typed = _plain(name)
+    # Swapped letters of a short name are not close enough for difflib: --ot for --to.
+    swapped = [known for known in plain if sorted(known) == sorted(typed)]
+    nearest = [repr(plain[near]) for near in get_close_matches(typed, plain) or swapped]
     return f" Did you mean {' or '.join(nearest)}?" if nearest else ""
 
 

@@ -196,14 +196,14 @@ async def test_the_fast_port_serves_the_same(tmp_path: Path, client: RemotingCli
 async def test_the_replication_port_is_bound_and_registered(tmp_path: Path) -> None:
     broker = make_broker(tmp_path)
     await broker.start()
-    bound = broker._ha_socket
-    assert bound is not None
-    assert bound.getsockname() == ("127.0.0.1", broker.port + 1)
-    assert bound.getsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR)
+    address = ("127.0.0.1", broker.port + 1)
+    _, writer = await asyncio.open_connection(*address)
     assert broker.store is not None
     assert broker.store.config.ha_listen_port == broker.port + 1
     await broker.stop()
-    assert bound.fileno() == -1
+    with pytest.raises(ConnectionRefusedError):
+        await asyncio.open_connection(*address)
+    writer.close()
 
 
 @pytest.mark.parametrize("distance", [0, -2, 1])

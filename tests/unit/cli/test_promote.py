@@ -152,5 +152,5 @@ def test_a_wrong_command_line(arguments: tuple[str, ...]) -> None:
 
 def test_it_is_listed(fake: FakeBroker) -> None:
     result = CliRunner().invoke(broker, ["--help"])
-    assert "promote  Turn a replica into a master." in result.output
+    assert "promote   Turn a replica into a master." in result.output
     assert "No such command 'demote'" in CliRunner().invoke(broker, ["demote"]).output
