@@ -202,7 +202,13 @@ class Connection(asyncio.Protocol):
         size = len(request.body)
         is_query = request.code in self._host.service.queries
         self._unfinished.add(task, size, is_query=is_query)
-        task.add_done_callback(lambda done: self._finished(done, size))
+
+        def finished(done: asyncio.Task[None]) -> None:
+            if done.cancelled() and inspect.iscoroutine(result):
+                result.close()  # cancelled before it began: nobody will await it
+            self._finished(done, size)
+
+        task.add_done_callback(finished)
         if self._unfinished.is_full and self._state is _OPEN:
             self._transport.pause_reading()
 
