@@ -364,7 +364,6 @@ INTERNAL = {
     "store.log.open_files._MAX_BUSY": _WORK,
     "store.queues.reading._MAX_TRUSTED": _WORK,
     "store.queues.reading._MAX_SPAN": _WORK,
-    "store.replication_settings.MAX_TRANSFER_BATCH": _OPERATOR,
 }
 
 

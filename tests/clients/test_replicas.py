@@ -44,8 +44,9 @@ pytestmark = [pytest.mark.interop, pytest.mark.timeout(600)]
 #: What is seconds for an operator is half of one here.
 QUICK: ClientOptions = {"heartbeat_interval": 0.5, "route_interval": 0.5}
 QUEUES = 4
-#: Masters and their replicas.
-PAIRS: list[tuple[Kind, Kind]] = [("java", "java")]
+#: Masters and their replicas; the mixed ones add little here, and take a minute each.
+PAIRS: list[tuple[Kind, Kind]] = [("pyromq", "pyromq"), ("java", "java")]
+MIXED: list[tuple[Kind, Kind]] = [("pyromq", "java"), ("java", "pyromq")]
 
 
 class Pair(NamedTuple):
@@ -98,7 +99,11 @@ class Pair(NamedTuple):
         await eventually(is_there)
 
 
-@pytest.fixture(scope="module", params=PAIRS, ids="-".join)
+@pytest.fixture(
+    scope="module",
+    params=[*PAIRS, *(pytest.param(each, marks=pytest.mark.soak) for each in MIXED)],
+    ids="-".join,
+)
 def brokers(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Pair]:

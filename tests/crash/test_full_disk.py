@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import subprocess
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
@@ -27,6 +26,7 @@ from pyromq.remoting.client import RemotingClient
 from pyromq.store.offline.check import check_store
 from tests.support.crash import BrokerProcess
 from tests.support.patience import DEADLINE, until
+from tests.support.small_disk import small_disk
 
 DISK = 16 * 1024 * 1024
 BALLAST = 4 * 1024 * 1024
@@ -46,21 +46,9 @@ NEVER_REFUSE: dict[str, Any] = {**KEEP_ALL, "diskSpaceWarningLevelRatio": 100}
 def disk(tmp_path: Path) -> Iterator[Path]:
     """The directory of a small disk."""
     path = tmp_path / "disk"
-    path.mkdir()
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", f"size={DISK}", "tmpfs", str(path)],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if mounted.returncode:
-        reason = f"a tmpfs cannot be mounted here: {mounted.stderr.strip()}"
-        if os.environ.get("CI") == "true":
-            pytest.fail(reason)
-        pytest.skip(reason)
-    (path / "ballast").write_bytes(bytes(BALLAST))
-    yield path
-    subprocess.run(["umount", "--lazy", str(path)], check=True)
+    with small_disk(path, DISK):
+        (path / "ballast").write_bytes(bytes(BALLAST))
+        yield path
 
 
 @pytest.fixture

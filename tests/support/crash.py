@@ -175,27 +175,33 @@ class Load:
 
     async def _send(self, client: RemotingClient, address: str) -> None:
         while len(self.acknowledged) < self.goal:
-            count = self._choose.choice((1, 1, 1, 1, 2, 7, 40))
-            queue = self._choose.randrange(len(QUEUES))
-            numbers = [next(self._numbers) * len(QUEUES) + queue for _ in range(count)]
+            numbers = self.next_numbers()
             try:
                 answer = await client.request(address, send_command(numbers), DEADLINE)
             except RemotingError:
                 return
             assert answer.code == ResponseCode.SUCCESS, answer
-            header = SendMessageResponseHeader.decode(answer.ext_fields)
-            ids = header.msg_id.split(",")
-            assert len(ids) == count
-            self.acknowledged += [
-                Acknowledged(
-                    QUEUES[queue][0],
-                    header.queue_id,
-                    header.queue_offset + at,
-                    decode_message_id(ids[at])[2],
-                    number,
-                )
-                for at, number in enumerate(numbers)
-            ]
+            self.acknowledged += places_of(numbers, answer)
+
+    def next_numbers(self) -> list[int]:
+        """Choose the messages of the next request: one, or a batch of one queue."""
+        count = self._choose.choice((1, 1, 1, 1, 2, 7, 40))
+        queue = self._choose.randrange(len(QUEUES))
+        return [next(self._numbers) * len(QUEUES) + queue for _ in range(count)]
+
+
+def places_of(numbers: list[int], answer: RemotingCommand) -> list[Acknowledged]:
+    """Return where a broker says that it stored messages."""
+    header = SendMessageResponseHeader.decode(answer.ext_fields)
+    ids = header.msg_id.split(",")
+    assert len(ids) == len(numbers)
+    topic = QUEUES[numbers[0] % len(QUEUES)][0]
+    return [
+        Acknowledged(
+            topic, header.queue_id, header.queue_offset + at, decode_message_id(ids[at])[2], number
+        )
+        for at, number in enumerate(numbers)
+    ]
 
 
 async def until_more_than(count: int, acknowledged: Sized, sending: asyncio.Future[None]) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
+import struct
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -95,6 +97,15 @@ async def pair(
         await master.stop()
 
 
+def whole_log(store: MessageStore) -> bytes:
+    """All bytes of a log."""
+    source, parts, offset = store.replication.source, [], 0
+    while offset < source.end:
+        parts.append(bytes(source.slice(offset, source.segment_size)))
+        offset += len(parts[-1])
+    return b"".join(parts)
+
+
 def log_bytes(root: Path) -> dict[str, bytes]:
     """The segments of a store's log."""
     return {path.name: path.read_bytes() for path in sorted((root / "commitlog").iterdir())}
@@ -109,3 +120,43 @@ async def caught_up(master: MasterSide, replica: ReplicaSide) -> None:
             and any(status.acked >= end for status in master.master.status())
         )
     )
+
+
+class ScriptedMaster:
+    """A master that speaks Java's format; the test says what it sends."""
+
+    def __init__(self) -> None:
+        self.requests: list[int] = []
+        self.writer: asyncio.StreamWriter | None = None
+        self.connections = 0
+        self._server: asyncio.Server | None = None
+        self.port = 0
+
+    async def start(self) -> None:
+        """Listen."""
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        self.port = self._server.sockets[0].getsockname()[1]
+
+    async def stop(self) -> None:
+        """Close everything."""
+        assert self._server is not None
+        if self.writer is not None:
+            self.writer.close()
+        self._server.close()
+        await self._server.wait_closed()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.connections += 1
+        self.writer = writer
+        try:
+            while True:
+                (offset,) = struct.unpack(">q", await reader.readexactly(8))
+                if offset != -1:  # Java takes -1 for no request
+                    self.requests.append(offset)
+        except (asyncio.IncompleteReadError, ConnectionError):
+            writer.close()
+
+    def send(self, offset: int, body: bytes) -> None:
+        """Write one frame."""
+        assert self.writer is not None
+        self.writer.write(struct.pack(">qi", offset, len(body)) + body)

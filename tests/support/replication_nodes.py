@@ -44,9 +44,11 @@ class PyromqNode(Node):
         tree: Path = REPOSITORY,
         is_pure: bool = False,
         log_level: str = "INFO",
+        environment: Mapping[str, str] | None = None,
     ) -> None:
+        """`environment` has more variables of the process, or other values."""
         super().__init__(settings)
-        self._environment = pyromq_environment(tree, is_pure=is_pure)
+        self._environment = pyromq_environment(tree, is_pure=is_pure) | dict(environment or {})
         self._log_level = log_level
         self._child: ChildProcess | None = None
         self._starts = 0

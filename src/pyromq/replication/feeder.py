@@ -13,7 +13,8 @@ Invariants
    negotiation, the end of the common log, which both ends have compared. A peer with another log,
    or none at all, therefore acknowledges nothing.
 2. Reports never go back. A peer that breaks these rules is closed with one log line.
-3. A replica that asks for bytes that this log no longer has, or never had, is told so, and closed.
+3. A replica that asks for bytes that this log no longer has, or never had, gets the reason, and
+   is closed.
 
 Everything runs on the loop, except for reads of cold pages and checksums of a negotiation.
 """
@@ -46,6 +47,9 @@ _MAX_CHECKSUMS: Final = 64
 #: The shortest time between two samples of the log's end, which the lag in time is derived from.
 _SAMPLE_SECONDS: Final = 0.005
 _MAX_SAMPLES: Final = 65_536
+#: How long a closed connection may take to send what is in its buffer. The kernel of a peer that
+#: does not read keeps the connection alive for ever.
+_LINGER_SECONDS: Final = 2.0
 
 
 class FeederState(Enum):
@@ -81,8 +85,11 @@ class FeederHost(Protocol):
     def reported(self, feeder: Feeder) -> None:
         """Note that a replica's `acked` moved."""
 
+    def closed(self, feeder: Feeder) -> None:
+        """Note that a replica is no longer fed."""
+
     def gone(self, feeder: Feeder) -> None:
-        """Note that a connection is closed."""
+        """Note that a connection has ended, and holds no memory any more."""
 
 
 class ReplicaStatus(NamedTuple):
@@ -116,6 +123,8 @@ class Feeder(asyncio.Protocol):
         self._received = bytearray()
         self._broker_id: int | None = None
         self._is_checked = False
+        #: The number of the question that is being answered.
+        self._asked: object = None
         #: Everything below these offsets was sent, and reported by the replica.
         self.sent = 0
         self.acked = 0
@@ -126,6 +135,8 @@ class Feeder(asyncio.Protocol):
         self._task: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._is_pumping_later = False
+        #: The end of the records that are being sent to a Java replica.
+        self._cut_until = 0
         #: Ends of the log that were sent, each with the time of its first sending.
         self._samples: deque[tuple[int, float]] = deque()
 
@@ -137,11 +148,6 @@ class Feeder(asyncio.Protocol):
         return self.state is FeederState.FEEDING and (
             self._is_checked or self.acked > self._started_at
         )
-
-    @property
-    def heard_at(self) -> float:
-        """When the peer last sent something, on the loop's clock."""
-        return self._heard_at
 
     def status(self) -> ReplicaStatus:
         """Return how far the replica is."""
@@ -174,11 +180,14 @@ class Feeder(asyncio.Protocol):
         for task in (self._task, self._timer):
             if task is not None:
                 task.cancel()
+        self._host.closed(self)
         self._transport.close()
+        if self._transport.get_write_buffer_size():
+            self._timer = self._loop.call_later(_LINGER_SECONDS, self._transport.abort)
 
-    def abort(self) -> None:
-        """Break the connection; what waits in its buffer is lost."""
-        self.close()
+    def abort(self, reason: str = "") -> None:
+        """Close the connection without sending what is in its buffer."""
+        self.close(reason)
         self._transport.abort()
 
     # Called by the loop
@@ -195,8 +204,7 @@ class Feeder(asyncio.Protocol):
         self._transport.set_write_buffer_limits(high=_MAX_UNSENT)
         refusal = self._host.admit(self, peer[0])
         if refusal is not None:
-            self.close(refusal)
-            self.abort()
+            self.abort(refusal)
             return
         self._check_silence()
 
@@ -211,6 +219,8 @@ class Feeder(asyncio.Protocol):
                 exc or "closed by the replica",
             )
         self.close()
+        if self._timer is not None:
+            self._timer.cancel()
         self._host.gone(self)
 
     def pause_writing(self) -> None:
@@ -276,7 +286,10 @@ class Feeder(asyncio.Protocol):
         if offset < source.first:
             return f"it asks for offset {offset}, but the log begins at {source.first}"
         if not source.is_boundary(offset):
-            return f"no record begins at {offset}"
+            return (
+                f"no record begins at {offset}: if it is one, restart it, so that it drops an "
+                "incomplete record"
+            )
         return None
 
     def _feed_from(self, offset: int) -> None:
@@ -302,6 +315,7 @@ class Feeder(asyncio.Protocol):
             self._task = self._loop.create_task(self._answer(question))
 
     async def _answer(self, question: dict[str, Any]) -> None:
+        self._asked = question.get("number")
         try:
             if "follow" in question:
                 await self._answer_follow(question)
@@ -343,17 +357,24 @@ class Feeder(asyncio.Protocol):
             self.close(reason)
 
     def _write_control(self, **fields: object) -> None:
+        if self._asked is not None:
+            fields["number"] = self._asked
         self._write(wire.encode_control(fields))
 
     # Reports
 
     def _take_reports(self, received: bytearray) -> None:
         """Take all complete reports; only the last one matters."""
-        size = len(received) // wire.REPORT_SIZE * wire.REPORT_SIZE
+        one = wire.CHECKED_REPORT_SIZE if self._is_checked else wire.REPORT_SIZE
+        size = len(received) // one * one
         if not size:
             return
-        (offset,) = wire.REPORT.unpack_from(received, size - wire.REPORT_SIZE)
+        last = received[size - one : size]
         del received[:size]
+        if self._is_checked:
+            offset = wire.decode_checked_report(last)
+        else:
+            (offset,) = wire.REPORT.unpack(last)
         if offset == self.acked:
             return
         if offset < self.acked:
@@ -375,21 +396,18 @@ class Feeder(asyncio.Protocol):
             return
         source, transport = self._source, self._transport
         end, stop = source.end, self.sent + _MAX_PUMPED
-        max_body = self._max_body()
         while self.sent < end:
             if self.sent >= stop:
                 self.log_grew()
                 return
-            body = source.slice(self.sent, max_body)
+            body = source.slice(self.sent, self._max_body())
             if not body:
                 self._log_is_gone()
                 return
             if source.must_wait(self.sent, len(body)):
                 self._task = self._loop.create_task(self._bring_in())
                 return
-            self._note_sample(self.sent + len(body))
-            self._write_frame(self.sent, body)
-            self.sent += len(body)
+            self._send_next(body)
             if self._is_paused or transport.get_write_buffer_size() > _MAX_UNSENT:
                 return
 
@@ -398,9 +416,26 @@ class Feeder(asyncio.Protocol):
         self.pump()
 
     def _max_body(self) -> int:
-        if self._is_checked:
-            return wire.MAX_CHECKED_BODY
-        return min(self._host.config.ha_transfer_batch_size, wire.MAX_PLAIN_BODY)
+        return wire.MAX_CHECKED_BODY if self._is_checked else wire.MAX_PLAIN_BODY
+
+    def _send_next(self, body: memoryview) -> None:
+        """Send a frame with the bytes that follow, all or, to a Java replica, some of them."""
+        if not self._is_checked:
+            body = body[: self._plain_size(len(body))]
+        self._note_sample(self.sent + len(body))
+        self._write_frame(self.sent, body)
+        self.sent += len(body)
+
+    def _plain_size(self, available: int) -> int:
+        """Return the size of the next frame to a Java replica: whole records, if they fit."""
+        max_size = self._host.config.ha_transfer_batch_size
+        if self.sent >= self._cut_until:
+            if self.sent + min(available, max_size) == self._source.end:
+                return min(available, max_size)  # the log ends after a record
+            size = self._source.whole_records(self.sent, max_size)
+            self._cut_until = self.sent + size
+        # A record that is too large takes several frames.
+        return min(self._cut_until - self.sent, available)
 
     async def _bring_in(self) -> None:
         """Read cold pages in a thread, then pump again."""
@@ -420,8 +455,7 @@ class Feeder(asyncio.Protocol):
         if not body:
             self._log_is_gone()
             return
-        self._write_frame(self.sent, body)
-        self.sent += len(body)
+        self._send_next(body)
         self.pump()
 
     def _log_is_gone(self) -> None:

@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
 from enum import Enum, auto
 from typing import Any, Final, cast
 
@@ -83,14 +82,13 @@ class ReplicaLink(asyncio.BufferedProtocol):
         self._received_to = 0
         self._reported = -1
         self._flushing_to = -1
+        #: Questions asked so far, and the offset that the last one asked to follow from.
+        self._questions = 0
+        self._follow_from = -1
         self._is_full = False
         self._heard_at = self._wrote_at = loop.time()
         self._timer: asyncio.TimerHandle | None = None
         self.closed: asyncio.Future[str] = loop.create_future()
-        #: Where the master said that its log ends, and when.
-        self.master_end = 0
-        #: Called after bytes were appended.
-        self.on_progress: Callable[[], None] | None = None
 
     # Before following
 
@@ -105,7 +103,8 @@ class ReplicaLink(asyncio.BufferedProtocol):
 
     async def ask(self, **question: object) -> dict[str, Any]:
         """Return a pyromq master's answer. Raises LinkError or MasterRefusedError."""
-        self._write(wire.encode_question(question))
+        self._questions += 1
+        self._write(wire.encode_question({**question, "number": self._questions}))
         try:
             async with asyncio.timeout(self._config.ha_housekeeping_interval / 1000):
                 answer = await self._next_control()
@@ -113,11 +112,13 @@ class ReplicaLink(asyncio.BufferedProtocol):
             raise LinkError("the master does not answer") from None
         if "error" in answer:
             raise MasterRefusedError(str(answer["error"]))
+        if answer.get("number") != self._questions:
+            raise LinkError("the master answered another question")
         return answer
 
     async def follow(self, offset: int, start: int, crc: int, broker_id: int) -> None:
         """Follow a pyromq master from `offset`, which the log has up to. Raises as `ask` does."""
-        self._received_to = offset
+        self._received_to = self._follow_from = offset
         answer = await self.ask(follow=offset, start=start, crc=crc, brokerId=broker_id)
         if answer.get("follow") != offset:
             raise LinkError(f"the master answered {answer} to a request for {offset}")
@@ -208,13 +209,15 @@ class ReplicaLink(asyncio.BufferedProtocol):
         if self.state is LinkState.FOLLOWING:
             raise wire.WireError(str(fields.get("error", "a control frame")))
         if "follow" in fields:
+            if fields["follow"] != self._follow_from:
+                raise wire.WireError("the master lets this replica follow without being asked")
             # Here, not when the question's coroutine resumes: data may follow in this very read.
             self._enter(LinkState.FOLLOWING)
         self._controls.put_nowait(fields)
 
     def _take_bytes(self, body: memoryview) -> None:
         """Append the complete records among the received bytes, and keep the rest."""
-        if self._pieces or self._is_full:
+        if self._pieces:
             self._pieces.append(bytes(body))
             self._held += len(body)
             if self._held < self._needed:
@@ -223,11 +226,13 @@ class ReplicaLink(asyncio.BufferedProtocol):
         self._append(body)
 
     def _append(self, data: memoryview) -> None:
+        before = self._log.end
         try:
             taken = self._log.append(data, check_crc=not self._is_checked)
         except (OSError, PutError) as error:
-            self._wait_for_room(data, error)
+            self._wait_for_room(data[self._log.end - before :], error)
             return
+        self._is_full = False
         rest = bytes(data[taken:])
         self._held = len(rest)
         self._pieces = [rest] if rest else []
@@ -245,12 +250,14 @@ class ReplicaLink(asyncio.BufferedProtocol):
     def _retry(self) -> None:
         if self.state is LinkState.CLOSED:
             return
-        self._is_full = False
         data = memoryview(b"".join(self._pieces))
         try:
             self._append(data)
         except BadBytesError as error:
             self.close(f"bad bytes: {error}")
+            return
+        except StoreError as error:
+            self.close(str(error))
             return
         if not self._is_full:
             logger.info("replication has room again, at %d", self._log.end)
@@ -265,8 +272,6 @@ class ReplicaLink(asyncio.BufferedProtocol):
         offset = self._log.boundary
         if offset <= self._reported or self._log.is_empty:
             return
-        if self.on_progress is not None:
-            self.on_progress()
         if not self._config.ha_report_flushed:
             self._report(offset)
         elif offset > self._flushing_to:
@@ -288,7 +293,8 @@ class ReplicaLink(asyncio.BufferedProtocol):
 
     def _report(self, offset: int) -> None:
         self._reported = offset
-        self._write(wire.encode_report(offset))
+        encode = wire.encode_checked_report if self._is_checked else wire.encode_report
+        self._write(encode(offset))
 
     def _write(self, data: bytes) -> None:
         self._wrote_at = self._loop.time()

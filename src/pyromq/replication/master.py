@@ -85,6 +85,8 @@ class ReplicationMaster:
             self._server.close()
         await self._drain()
         self.withdraw()
+        for feeder in list(self._feeders):
+            feeder.abort()
         if self._server is not None:
             await self._server.wait_closed()
             self._server = None
@@ -125,7 +127,7 @@ class ReplicationMaster:
             idle = next((each for each in self._feeders if each not in self._fed), None)
             if idle is None:
                 return f"there are {MAX_CONNECTIONS} replicas already"
-            idle.close("made room for another connection")
+            idle.abort("made room for another connection")
         self._feeders[feeder] = None
         return None
 
@@ -141,13 +143,16 @@ class ReplicationMaster:
         if feeder.counts:
             self._gate.reported(min(feeder.acked, self.source.end))
 
-    def gone(self, feeder: Feeder) -> None:
-        """Forget a connection."""
-        self._feeders.pop(feeder, None)
+    def closed(self, feeder: Feeder) -> None:
+        """Feed a replica no longer."""
         if feeder in self._fed:
             self._fed.remove(feeder)
             if not self._fed:
                 self._store.on_append(None)
+
+    def gone(self, feeder: Feeder) -> None:
+        """Forget a connection."""
+        self._feeders.pop(feeder, None)
 
     # The log
 

@@ -22,8 +22,10 @@ from typing import Any, Final, NamedTuple
 from pyromq.remoting.address import parse_address
 from pyromq.replication import divergence, wire
 from pyromq.replication.link import LinkError, LinkState, MasterRefusedError, ReplicaLink
+from pyromq.store.acknowledgement import AckOutcome
 from pyromq.store.config import MessageStoreConfig
 from pyromq.store.replication import StoreReplication
+from pyromq.store.results import PutError, StoreError
 
 logger = logging.getLogger(__name__)
 
@@ -128,8 +130,12 @@ class Replica:
                 logger.critical("replication stopped: %s", error)
                 self._on_stop(str(error))
                 return
-            except (OSError, LinkError, MasterRefusedError) as error:
+            except (OSError, LinkError, MasterRefusedError, PutError, StoreError) as error:
                 reason = str(error) or type(error).__name__
+            except Exception as error:
+                # A bug. Without another attempt the replica would lag for ever, and silently.
+                logger.exception("replication from %s failed", address)
+                reason = repr(error)
             finally:
                 if self._link is not None:
                     self._link.close("replaced")
@@ -160,6 +166,11 @@ class Replica:
         host, port = parse_address(address)
         # A blank record that was cut off with the last connection: only zeros are missing.
         self._store.log.finish()
+        if self._config.ha_report_flushed:
+            # The offset to start at is a report, too.
+            outcome = await self._store.flushed(self._store.log.end)
+            if outcome is not AckOutcome.STORED:
+                raise LinkError("the log cannot be flushed")
         async with asyncio.timeout(_CONNECT_SECONDS):
             _, link = await loop.create_connection(
                 lambda: ReplicaLink(self._config, self._store, loop), host, port

@@ -11,23 +11,27 @@ takes for a report that asks for nothing (its "no request yet" is -1 too), and w
 
     replica -> master   ENQUIRY i64 (-1)
     master -> replica   CONTROL i64 (-1) | size i32 | crc u32 | JSON      the hello
-    replica -> master   size i32 | JSON                                   a question
+    replica -> master   size i32 | crc u32 | JSON                         a question
     master -> replica   CONTROL | size | crc | JSON                       its answer
     ... questions and answers, until the answer to "follow" accepts it, then
     master -> replica   phyOffset i64 | size i32 | crc u32 | body         size 0: a heartbeat
-    replica -> master   offset i64                                        a report
+    replica -> master   offset i64 | crc u32                              a report
 
-    crc is the CRC-32 of the fields before it and the body.
+    crc is the CRC-32 of the fields before it and the body. A damaged question would be answered
+    with checksums of other bytes, and a damaged report would acknowledge messages.
 
 JSON
     hello       version 1, first and end of the master's log, segmentSize, brokerName
     checksums   in a question: a list of [start, end]; in its answer: a CRC-32 or null for each
     follow      in a question: the offset to start at, start and crc of the bytes before it, and
                 brokerId; in its answer: the offset
+    number      in a question, and in its answer: tells which question an answer belongs to
     error       in any control frame: the master gives up, and this is the reason
 
 Rules
-1. A frame never crosses a segment of the master, but cuts records anywhere.
+1. A frame never crosses a segment of the master. A Java master cuts records anywhere, and so do
+   checked frames. A frame to a Java replica has whole records, unless one is larger than rule 2
+   allows: it appends every frame, and when it connects again, it asks for what follows.
 2. A Java replica's buffer holds 4 MiB: header and body must fit (`MAX_PLAIN_BODY`).
 3. Reports are offsets up to which the replica has everything, in whole records.
 
@@ -55,7 +59,9 @@ PLAIN_HEADER = struct.Struct(">qi")
 PLAIN_HEADER_SIZE: Final = 12
 _CHECKSUM = struct.Struct(">I")
 CHECKED_HEADER_SIZE: Final = PLAIN_HEADER_SIZE + _CHECKSUM.size
+CHECKED_REPORT_SIZE: Final = REPORT_SIZE + _CHECKSUM.size
 _QUESTION = struct.Struct(">i")
+_QUESTION_HEADER_SIZE: Final = _QUESTION.size + _CHECKSUM.size
 ENQUIRY: Final = REPORT.pack(NEGOTIATION)
 
 MAX_PLAIN_BODY: Final = 4 * MIB - PLAIN_HEADER_SIZE
@@ -74,6 +80,21 @@ class WireError(Exception):
 def encode_report(offset: int) -> bytes:
     """Encode a replica's report, or the request of a replica of a Java master."""
     return REPORT.pack(offset)
+
+
+def encode_checked_report(offset: int) -> bytes:
+    """Encode a replica's report to a pyromq master."""
+    report = REPORT.pack(offset)
+    return report + _CHECKSUM.pack(crc32(report))
+
+
+def decode_checked_report(data: bytes | bytearray | memoryview) -> int:
+    """Decode a report. Raises WireError."""
+    report = bytes(data[:REPORT_SIZE])
+    if _CHECKSUM.unpack_from(data, REPORT_SIZE)[0] != crc32(report):
+        raise WireError("a report with a wrong checksum")
+    offset: int = REPORT.unpack(report)[0]
+    return offset
 
 
 def encode_plain_header(offset: int, size: int) -> bytes:
@@ -96,7 +117,8 @@ def encode_control(fields: dict[str, Any]) -> bytes:
 def encode_question(fields: dict[str, Any]) -> bytes:
     """Encode a replica's question."""
     body = orjson.dumps(fields)
-    return _QUESTION.pack(len(body)) + body
+    size = _QUESTION.pack(len(body))
+    return size + _CHECKSUM.pack(crc32(body, crc32(size))) + body
 
 
 def decode_json(body: bytes | bytearray | memoryview) -> dict[str, Any]:
@@ -112,22 +134,21 @@ def decode_json(body: bytes | bytearray | memoryview) -> dict[str, Any]:
 
 def take_question(buffer: bytearray) -> dict[str, Any] | None:
     """Remove a complete question from the start of `buffer`. Raises WireError."""
-    if len(buffer) < _QUESTION.size:
+    if len(buffer) < _QUESTION_HEADER_SIZE:
         return None
     (size,) = _QUESTION.unpack_from(buffer)
     if not 0 < size <= MAX_QUESTION:
         raise WireError(f"a question of {size} bytes, limit {MAX_QUESTION}")
-    end = _QUESTION.size + size
+    end = _QUESTION_HEADER_SIZE + size
     if len(buffer) < end:
         return None
-    fields = decode_json(buffer[_QUESTION.size : end])
+    body = bytes(buffer[_QUESTION_HEADER_SIZE:end])
+    (expected,) = _CHECKSUM.unpack_from(buffer, _QUESTION.size)
+    if crc32(body, crc32(bytes(buffer[: _QUESTION.size]))) != expected:
+        raise WireError("a question with a wrong checksum")
+    fields = decode_json(body)
     del buffer[:end]
     return fields
-
-
-def is_hello(start: bytes | bytearray | memoryview) -> bool:
-    """Whether bytes from a master begin a control frame: it is a pyromq broker."""
-    return len(start) >= REPORT_SIZE and REPORT.unpack_from(start)[0] == NEGOTIATION
 
 
 class FrameReader:
@@ -162,12 +183,6 @@ class FrameReader:
     def received(self, count: int) -> None:
         """Note that `count` bytes were put into `room`."""
         self._end += count
-
-    def feed(self, data: bytes | memoryview) -> None:
-        """Take bytes that were received elsewhere. They must fit into `room`."""
-        room = self.room()
-        room[: len(data)] = data
-        self.received(len(data))
 
     def next_frame(self) -> tuple[int, memoryview] | None:
         """Return the offset and body of the next complete frame, or None. Raises WireError."""

@@ -4,24 +4,26 @@ A master ships `slice`s to its replicas; both ends compare `checksum`s before th
 `end` is the end of the bytes that a kill cannot take back, so that a replica never has bytes that
 its master lost.
 
-`slice`, `end`, `first` and `is_boundary` run on the loop; the other methods may wait for the
-disk and run on any thread.
+`slice`, `whole_records`, `end`, `first` and `is_boundary` run on the loop; the other methods may
+wait for the disk and run on any thread.
 """
 
 from __future__ import annotations
 
-import contextlib
 from typing import Final
-
-import numpy as np
 
 from pyromq.base.sizes import MIB
 from pyromq.protocol.message.crc import crc32
-from pyromq.protocol.message.delay import DelayLevels
-from pyromq.protocol.message.record import BLANK_MAGIC, HEAD_SIZE_V4, names_offset, peek
+from pyromq.protocol.message.record import (
+    BLANK_MAGIC,
+    BLANK_SIZE,
+    HEAD_SIZE_V4,
+    names_offset,
+    peek,
+)
 from pyromq.store.log.commit_log import CommitLog
 from pyromq.store.queues import lookup
-from pyromq.store.recovery.walk import LogWalk
+from pyromq.store.recovery.boundary import boundary_at_or_below
 
 #: Bytes at the log's end that are in memory anyway: the log releases older pages.
 _RESIDENT: Final = 64 * MIB
@@ -69,6 +71,23 @@ class LogSource:
         start = offset - file.base
         return memoryview(file.ensure_mapped())[start : min(end - file.base, file.size)]
 
+    def whole_records(self, offset: int, max_size: int) -> int:
+        """Return the size of the records that begin at `offset` and fit into `max_size` bytes.
+
+        Counts records of one segment, and at least one, however large it is. Reads their sizes: the
+        pages must be in memory.
+        """
+        view = self.slice(offset, self.segment_size)
+        size = 0
+        while size < len(view):
+            following = size + peek(view[size : size + BLANK_SIZE])[0]
+            if following <= size or (size and following > max_size):
+                break
+            size = following
+            if size >= max_size:
+                break
+        return min(size, len(view))
+
     def must_wait(self, offset: int, size: int) -> bool:
         """Whether reading these bytes would wait for the disk: call `bring_in` first."""
         if offset + _RESIDENT > self.end:
@@ -99,20 +118,7 @@ class LogSource:
 
     def boundary_below(self, offset: int) -> int:
         """Return the largest boundary at or below `offset`. Slow: walks a segment."""
-        if self.is_boundary(offset):
-            return offset
-        start = max(self.first, offset - offset % self.segment_size)
-        walk = LogWalk(self._log, start, delay_levels=DelayLevels(""), check_crc=False, alone=True)
-        found = start
-        with contextlib.closing(iter(walk)) as pieces:
-            for piece in pieces:
-                known = int(np.searchsorted(piece.starts, offset - piece.base, side="right"))
-                if known:
-                    found = piece.base + int(piece.starts[known - 1])
-                if walk.end > offset:
-                    return found
-                found = walk.end
-        return min(found, offset)
+        return offset if self.is_boundary(offset) else boundary_at_or_below(self._log, offset)
 
     def record(self, offset: int) -> bytes | None:
         """Return the record that starts at `offset`, or None. May wait for the disk."""

@@ -10,14 +10,14 @@ Invariants
    fail a check are never written, so a broken connection leaves no trace.
 2. No segment is crossed: records, blanks and segments are where the master's are.
 3. Entries follow their records. If a queue cannot be extended, because the disk is full, its
-   records stay in the log and the next `append` begins with their entries.
+   records stay in the log, and the next `append` begins with their entries; until these are there,
+   it takes no bytes.
 
 Owned by `message_store`, used while the broker is a replica. Runs on the loop's thread.
 """
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from typing import Final
 
@@ -40,9 +40,7 @@ from pyromq.store.log.commit_log import CommitLog
 from pyromq.store.queues.consume_queue import ConsumeQueue
 from pyromq.store.recovery.dispatch import append_run
 from pyromq.store.recovery.piece import Examiner, LogPiece, Rules
-from pyromq.store.results import PutError, StoreError
-
-logger = logging.getLogger(__name__)
+from pyromq.store.results import StoreError
 
 _MIN_RECORD: Final = HEAD_SIZE_V4 + TAIL_LENGTHS
 #: A record that claims more than this is garbage: RocketMQ's messages end at 4 MiB by default.
@@ -121,9 +119,9 @@ class ReplicatedLog:
     def append(self, data: memoryview, *, check_crc: bool) -> int:
         """Append the complete records that `data` starts with, and return their size.
 
-        Raises BadBytesError for bytes that cannot follow the log, after the valid records before
-        them were appended; `end` has moved then. Raises OSError or PutError if the disk is full,
-        and takes nothing.
+        Raises BadBytesError for bytes that cannot follow the log, and OSError or PutError if the
+        disk is full. Records before those bytes, or for which there was room, were appended then:
+        `end` tells how many. Without `data`, adds entries that are missing.
         """
         self._dispatch_missing()
         taken = 0
@@ -147,11 +145,8 @@ class ReplicatedLog:
             self._log.append_raw(data[: examined.end], timestamp)
             self.boundary = self._log.watermarks.written
             self._chunk.follow(self.boundary)
-            try:
-                self._dispatch(piece)
-                self._dispatched = self.boundary
-            except PutError as error:
-                logger.error("entries of records at %d are missing, retrying: %s", end, error)
+            self._dispatch(piece)
+            self._dispatched = self.boundary
             return examined.end
         if examined.is_end_of_log:
             raise BadBytesError(f"the record at {end} is damaged")

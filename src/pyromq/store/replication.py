@@ -58,11 +58,6 @@ class StoreReplication:
         """Return a future that is done when everything below `offset` is on disk, or on timeout."""
         return self._flush.wait(offset)
 
-    @property
-    def flushed_offset(self) -> int:
-        """Return the offset below which everything is on disk."""
-        return self._watermarks.flushed
-
     def move_replicated(self, offset: int) -> None:
         """Note that a replica has everything below `offset`."""
         self._watermarks.move_replicated(offset)

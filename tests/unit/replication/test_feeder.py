@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import random
 import struct
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -17,6 +18,7 @@ from pyromq.replication.feeder import FeederState
 from pyromq.replication.master import MAX_CONNECTIONS
 from pyromq.store.acknowledgement import AckOutcome
 from pyromq.store.replication_settings import BrokerRole
+from tests.support.loops import on_both_loops
 from tests.support.patience import until
 from tests.support.replication import MasterSide
 from tests.support.stores import SEGMENT, put
@@ -203,7 +205,7 @@ async def test_a_request_that_is_not_a_record_is_refused(master: MasterSide, off
         b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
         b"\0\0\0\x64\0\0\0\x50{}",
         b"\xff" * 8 + b"\xff" * 64,
-        b"\xff" * 8 + b"\0\0\0\x02[]",
+        b"\xff" * 8 + b"\0\0\0\x02\0\0\0\0[]",
         b"\xff" * 8 + wire.encode_question({"unknown": 1}),
         b"\xff" * 8 + wire.encode_question({"follow": "7", "start": 0, "crc": 0}),
         b"\xff" * 8 + wire.encode_question({"checksums": [[0, 1 << 40]]}),
@@ -299,7 +301,7 @@ async def test_a_pyromq_replica_gets_everything(master: MasterSide) -> None:
     (status,) = master.master.status()
     assert (status.kind, status.broker_id, status.acked) == ("pyromq", 7, 0)
     assert status.lag_bytes == end_of(master)
-    peer.report(end_of(master))
+    peer.writer.write(wire.encode_checked_report(end_of(master)))
     await until(lambda: master.master.status()[0].lag_bytes == 0)
     assert master.master.status()[0].lag_millis == 0
     assert master.store.replication.replicated_offset == end_of(master)
@@ -364,3 +366,94 @@ async def test_a_slow_replica_costs_no_memory(tmp_path: Path) -> None:
     assert feeder.state is FeederState.FEEDING
     peer.close()
     await side.stop()
+
+
+async def test_a_java_replica_comes_back_after_any_frame(tmp_path: Path) -> None:
+    """It has appended whole frames, and asks for what follows them."""
+    side = MasterSide(tmp_path / "master", ha_transfer_batch_size=3000)
+    await side.start()
+    rng = random.Random(1)
+    for _ in range(120):
+        put(side.store, bytes(rng.choice([10, 700, 2950, 9000])))
+    side.store.seal()
+    first_frame = Peer(*await asyncio.open_connection("127.0.0.1", side.port))
+    first_frame.report(int.from_bytes(log_from(side, 0)[:4], "big"))
+    asked, body = await first_frame.frame()
+    found = log_from(side, 0)[:asked] + body
+    first_frame.close()
+    while len(found) < end_of(side):
+        peer = await Peer.connect(side)
+        peer.report(len(found))
+        offset, body = await peer.frame()
+        assert offset == len(found)
+        assert body
+        found += body
+        peer.close()
+    assert found == log_from(side, 0)
+    await side.stop()
+
+
+async def test_a_record_larger_than_java_s_buffer_is_cut(tmp_path: Path) -> None:
+    side = MasterSide(
+        tmp_path / "master",
+        mapped_file_size_commit_log=16 << 20,
+        max_message_size=8 << 20,
+    )
+    await side.start()
+    put(side.store, b"first")
+    put(side.store, bytes(5 << 20))
+    put(side.store, b"last")
+    side.store.seal()
+    peer = await Peer.connect(side)
+    peer.report(0)
+    sizes, found = [], b""
+    while len(found) < end_of(side):
+        offset, body = await peer.frame()
+        assert offset == len(found)
+        sizes.append(len(body))
+        found += body
+    assert max(sizes) == wire.MAX_PLAIN_BODY
+    assert len(sizes) == 4
+    assert found == log_from(side, 0)
+    peer.close()
+    await side.stop()
+
+
+async def deaf_replica(master: MasterSide) -> Peer:
+    """A replica that follows but reads nothing, with bytes for it in the master's buffer."""
+    peer = await Peer.connect(master)
+    peer.writer.write(wire.ENQUIRY)
+    await peer.control()
+    await peer.ask(follow=0, start=0, crc=0, brokerId=1)
+    cast(asyncio.Transport, peer.writer.transport).pause_reading()
+    (feeder,) = master.master._fed
+    for _ in range(40):
+        fill(master, 400)
+        await asyncio.sleep(0)
+    await until(lambda: feeder._transport.get_write_buffer_size() > 0)
+    return peer
+
+
+@on_both_loops
+async def test_a_stop_does_not_wait_for_a_replica_that_reads_nothing(tmp_path: Path) -> None:
+    side = MasterSide(tmp_path / "master", mapped_file_size_commit_log=64 * SEGMENT)
+    await side.start()
+    peer = await deaf_replica(side)
+    await side.stop()
+    peer.close()
+
+
+@on_both_loops
+async def test_a_silent_replica_that_reads_nothing_is_forgotten(tmp_path: Path) -> None:
+    """Its kernel acknowledges probes for ever: only the master can end the connection."""
+    side = MasterSide(
+        tmp_path / "master",
+        mapped_file_size_commit_log=64 * SEGMENT,
+        ha_housekeeping_interval=2000,
+    )
+    await side.start()
+    peer = await deaf_replica(side)
+    await until(lambda: not side.master.status())
+    await until(lambda: not side.master._feeders)
+    await side.stop()
+    peer.close()

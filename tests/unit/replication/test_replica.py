@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-import errno
-import struct
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
-from pyromq.replication import wire
-from pyromq.store.log.commit_log import CommitLog
 from pyromq.store.message_store import MessageStore
 from pyromq.store.replication_settings import BrokerRole
 from tests.support.patience import until
-from tests.support.replication import MasterSide, ReplicaSide, caught_up, log_bytes, pair
+from tests.support.replication import (
+    MasterSide,
+    ReplicaSide,
+    ScriptedMaster,
+    caught_up,
+    log_bytes,
+    pair,
+)
 from tests.support.stores import SEGMENT, open_store, put, read_all
 
 
@@ -25,66 +27,8 @@ def fill(store: MessageStore, count: int, tag: str = "a") -> None:
     store.seal()
 
 
-class JavaMaster:
-    """Speaks Java's format; the test says what it sends."""
-
-    def __init__(self) -> None:
-        self.requests: list[int] = []
-        self.writer: asyncio.StreamWriter | None = None
-        self.connections = 0
-        self._server: asyncio.Server | None = None
-        self.port = 0
-
-    async def start(self) -> None:
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
-        self.port = self._server.sockets[0].getsockname()[1]
-
-    async def stop(self) -> None:
-        assert self._server is not None
-        if self.writer is not None:
-            self.writer.close()
-        self._server.close()
-        await self._server.wait_closed()
-
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self.connections += 1
-        self.writer = writer
-        try:
-            while True:
-                (offset,) = struct.unpack(">q", await reader.readexactly(8))
-                if offset != -1:  # Java takes -1 for no request
-                    self.requests.append(offset)
-        except (asyncio.IncompleteReadError, ConnectionError):
-            writer.close()
-
-    def send(self, offset: int, body: bytes) -> None:
-        assert self.writer is not None
-        self.writer.write(struct.pack(">qi", offset, len(body)) + body)
-
-
-@pytest.fixture
-async def java() -> AsyncIterator[JavaMaster]:
-    master = JavaMaster()
-    await master.start()
-    yield master
-    await master.stop()
-
-
-@pytest.fixture
-def master_log(tmp_path: Path) -> bytes:
-    """The log of a master with a few segments."""
-    store = open_store(tmp_path / "log")
-    fill(store, 600)
-    source, parts, offset = store.replication.source, [], 0
-    while offset < source.end:
-        parts.append(bytes(source.slice(offset, SEGMENT)))
-        offset += len(parts[-1])
-    store.stop()
-    return b"".join(parts)
-
-
 async def test_a_java_master_is_followed(
-    tmp_path: Path, java: JavaMaster, master_log: bytes
+    tmp_path: Path, java: ScriptedMaster, master_log: bytes
 ) -> None:
     replica = ReplicaSide(tmp_path / "replica", lambda: f"127.0.0.1:{java.port}")
     replica.replica.start()
@@ -106,7 +50,7 @@ async def test_a_java_master_is_followed(
 
 
 async def test_an_empty_log_begins_where_a_java_master_begins(
-    tmp_path: Path, java: JavaMaster, master_log: bytes
+    tmp_path: Path, java: ScriptedMaster, master_log: bytes
 ) -> None:
     replica = ReplicaSide(tmp_path / "replica", lambda: f"127.0.0.1:{java.port}")
     replica.replica.start()
@@ -117,44 +61,6 @@ async def test_an_empty_log_begins_where_a_java_master_begins(
     assert replica.store.min_physical_offset == SEGMENT
     await until(lambda: java.requests[-1] > SEGMENT)
     await replica.stop()
-
-
-@pytest.mark.parametrize("fault", ["damaged", "repeated", "gap", "huge", "control", "cut"])
-async def test_bad_bytes_of_a_java_master_leave_no_trace(
-    tmp_path: Path, java: JavaMaster, master_log: bytes, fault: str
-) -> None:
-    replica = ReplicaSide(tmp_path / "replica", lambda: f"127.0.0.1:{java.port}")
-    replica.replica.start()
-    await until(lambda: java.requests == [0])
-    size = int.from_bytes(master_log[:4], "big")
-    java.send(0, master_log[:size])
-    await until(lambda: replica.store.max_physical_offset == size)
-    damaged = bytearray(master_log[size : 3 * size])
-    damaged[100] ^= 1
-    if fault == "damaged":
-        java.send(size, bytes(damaged))
-    elif fault == "repeated":
-        java.send(0, master_log[:size])
-    elif fault == "gap":
-        java.send(2 * size, master_log[2 * size : 3 * size])
-    elif fault == "huge":
-        java.send(size, b"")
-        assert java.writer is not None
-        java.writer.write(struct.pack(">qi", size, 1 << 30))
-    elif fault == "control":
-        assert java.writer is not None
-        java.writer.write(wire.encode_control({"version": 1}))
-    else:
-        assert java.writer is not None
-        java.writer.write(struct.pack(">qi", size, size) + master_log[size : size + 5])
-        java.writer.close()
-    # It comes back and asks for what follows its last good record.
-    await until(lambda: java.connections == 2 and len(java.requests) > 2)
-    assert java.requests[-1] == replica.store.max_physical_offset == size
-    java.send(size, master_log[size : 5 * size])
-    await until(lambda: replica.store.max_physical_offset == 5 * size)
-    await replica.stop()
-    assert log_bytes(tmp_path / "replica")["0" * 20][: 5 * size] == master_log[: 5 * size]
 
 
 async def test_a_restarted_replica_continues(tmp_path: Path) -> None:
@@ -293,44 +199,6 @@ async def test_an_empty_replica_gets_all_segments_that_are_left(tmp_path: Path) 
         assert ours == read_all(master.store, queue_id=queue_id, offset=offset)
     await replica.stop()
     await master.stop()
-    assert log_bytes(tmp_path / "replica") == log_bytes(tmp_path / "master")
-
-
-async def test_only_flushed_bytes_are_reported_if_asked_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async with pair(tmp_path, ha_report_flushed=True) as (master, replica):
-        log = replica.store._log
-        flush = CommitLog.flush
-        with monkeypatch.context() as patched:
-            patched.setattr(CommitLog, "flush", lambda it: None if it is log else flush(it))
-            fill(master.store, 20)
-            end = master.store.max_physical_offset
-            await until(lambda: replica.store.max_physical_offset == end)
-            assert master.master.status()[0].acked == 0
-        fill(master.store, 1, "b")
-        await caught_up(master, replica)
-        assert replica.store.flushed_offset == master.store.max_physical_offset
-
-
-async def test_a_full_disk_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async with pair(tmp_path) as (master, replica):
-        fill(master.store, 10)
-        await caught_up(master, replica)
-        before = replica.store.max_physical_offset
-
-        def full(*_: object) -> None:
-            raise OSError(errno.ENOSPC, "no space left")
-
-        with monkeypatch.context() as patched:
-            patched.setattr(CommitLog, "append_raw", full)  # only replicas call it
-            fill(master.store, 200, "b")
-            link = replica.replica._link
-            assert link is not None
-            await until(lambda: link._is_full)
-            assert replica.store.max_physical_offset == before
-        await caught_up(master, replica)
-        assert replica.replica._link is link
     assert log_bytes(tmp_path / "replica") == log_bytes(tmp_path / "master")
 
 

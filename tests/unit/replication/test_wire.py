@@ -89,14 +89,34 @@ def test_questions() -> None:
 
 
 @pytest.mark.parametrize(
-    "junk", [b"GET / HTTP/1.1", b"\xff\xff\xff\xff1234", b"\0\0\0\x02{]", b"\0\0\0\x02[]"]
+    "junk",
+    [
+        b"GET / HTTP/1.1",
+        b"\xff\xff\xff\xff12345678",
+        b"\0\0\0\x02\0\0\0\0{}",
+        wire.encode_question({})[:8] + b"{]",
+        wire.encode_question([]),  # type: ignore[arg-type] # not an object
+    ],
 )
 def test_questions_of_others_are_refused(junk: bytes) -> None:
     with pytest.raises(WireError):
         wire.take_question(bytearray(junk))
 
 
-def test_a_control_frame_is_told_from_java_s_frames() -> None:
-    assert wire.is_hello(wire.encode_control({"version": 1}))
-    assert not wire.is_hello(wire.encode_plain_header(0, 0))
-    assert not wire.is_hello(b"\xff\xff")
+@pytest.mark.parametrize("position", range(12))
+def test_a_changed_report_is_noticed(position: int) -> None:
+    report = bytearray(wire.encode_checked_report(123_456))
+    assert wire.decode_checked_report(report) == 123_456
+    report[position] ^= 4
+    with pytest.raises(WireError, match="checksum"):
+        wire.decode_checked_report(report)
+
+
+def test_a_changed_question_is_noticed() -> None:
+    question = wire.encode_question({"checksums": [[0, 1000]]})
+    for position in range(len(question)):
+        damaged = bytearray(question)
+        damaged[position] ^= 1
+        with contextlib.suppress(WireError):
+            # A changed length may make it longer than what arrived.
+            assert wire.take_question(damaged) is None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import random
 from pathlib import Path
@@ -9,9 +10,11 @@ from typing import Any
 
 import pytest
 
+from pyromq.protocol.message.record import MESSAGE_MAGIC
 from pyromq.store.config import BrokerRole
 from pyromq.store.message_store import MessageStore
 from pyromq.store.offline.check import check_store
+from pyromq.store.queues.consume_queue import ConsumeQueue
 from pyromq.store.replicated import BadBytesError
 from pyromq.store.results import PutError, PutStatus, StoreError
 from tests.support.stores import (
@@ -216,11 +219,17 @@ def test_entries_that_could_not_be_written_follow_later(
 
     with monkeypatch.context() as patched:
         patched.setattr("pyromq.store.queues.consume_queue.ConsumeQueue.extend", full)
-        second = log.append(memoryview(data)[first:60_000], check_crc=True)
-        assert second > 0  # the log has them
         with pytest.raises(PutError):
-            log.append(memoryview(data)[first + second : 70_000], check_crc=True)
-        assert log.end == first + second
+            log.append(memoryview(data)[first:60_000], check_crc=True)
+        stuck = log.end
+        assert log.boundary == stuck > first  # the log has them
+        with pytest.raises(PutError):
+            log.append(memoryview(data)[stuck:70_000], check_crc=True)
+        assert log.end == stuck
+    assert log.append(memoryview(b""), check_crc=True) == 0  # no more bytes are needed for that
+    assert sum(queue.next_offset for queue in follower.queues()) == data[:stuck].count(
+        MESSAGE_MAGIC.to_bytes(4, "big")
+    )
     feed(follower, data[log.end :], lambda: 5000)
     for queue in master.queues():
         assert read_all(follower, queue.topic, queue.queue_id) == read_all(
@@ -229,6 +238,32 @@ def test_entries_that_could_not_be_written_follow_later(
     master.stop()
     follower.stop()
     assert list(check_store(tmp_path / "replica", follower.config)) == []
+
+
+def test_a_segment_may_end_after_entries_that_could_not_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Records, the blank that ends their segment, and the next records, all in one append."""
+    master, follower = filled(tmp_path / "master"), replica(tmp_path / "replica")
+    data, log = log_of(master), follower.replication.log
+    extend, calls = ConsumeQueue.extend, iter(range(1 << 20))
+
+    def full_at_first(queue: ConsumeQueue, count: int = 1) -> None:
+        if next(calls) < 2:
+            raise PutError(PutStatus.CREATE_MAPEDFILE_FAILED, "no space left")
+        extend(queue, count)
+
+    monkeypatch.setattr(ConsumeQueue, "extend", full_at_first)
+    while log.end < len(data):
+        with contextlib.suppress(PutError):
+            log.append(memoryview(data)[log.end :], check_crc=True)
+    for queue in master.queues():
+        assert read_all(follower, queue.topic, queue.queue_id) == read_all(
+            master, queue.topic, queue.queue_id
+        )
+    master.stop()
+    follower.stop()
+    assert files_of(tmp_path / "replica") == files_of(tmp_path / "master")
 
 
 def test_a_full_disk_takes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -87,10 +87,12 @@ class IndexFile:
                     "written with, or remove it (queries by key will miss its messages)"
                 )
             self._map = map_file(self._descriptor, size, mmap.ACCESS_WRITE)
+            # Not from the mapping: on a full tmpfs, reading a page without blocks is a SIGBUS.
+            data = os.pread(self._descriptor, INDEX_HEADER_SIZE, 0)
         except BaseException:
             self.close()
             raise
-        header: tuple[int, ...] = INDEX_HEADER.unpack_from(self._map)
+        header: tuple[int, ...] = INDEX_HEADER.unpack(data)
         self.begin_timestamp, self.end_timestamp, self.begin_offset, self.end_offset = header[:4]
         self._used_slots = min(max(header[4], 0), slot_count)
         #: The number of the next entry.

@@ -32,13 +32,13 @@ from pyromq.protocol.message.units import (
 from pyromq.store.config import MessageStoreConfig
 from pyromq.store.log.checkpoint import Checkpoint
 from pyromq.store.log.commit_log import CommitLog
-from pyromq.store.offline.boundary import boundary_at_or_below
 from pyromq.store.offline.check import is_unclean
 from pyromq.store.offline.check_queues import last_end
 from pyromq.store.offline.truncate_backup import data_blocks
 from pyromq.store.offline.truncate_tables import TableEdit, plan_tables
 from pyromq.store.queues import lookup
 from pyromq.store.queues.extension import refuse_other_size
+from pyromq.store.recovery.boundary import boundary_at_or_below
 from pyromq.store.recovery.piece import LogPiece
 from pyromq.store.recovery.queue_damage import is_other_size
 from pyromq.store.recovery.recovery import first_unsafe_segment

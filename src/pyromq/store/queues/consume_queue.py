@@ -368,8 +368,10 @@ class ConsumeQueue:
         """Fsync everything that was written."""
         if self.extension is not None:
             self.extension.sync()
+        end = self.next_offset * CONSUME_QUEUE_ENTRY_SIZE
         for file in list(self.segments.files):
-            if file.base < self.synced_below:
+            # A file without entries may have no blocks: on a full tmpfs, a read would be a SIGBUS.
+            if file.base < self.synced_below or file.base >= end:
                 continue
             try:
                 full = any(file.read(file.size - CONSUME_QUEUE_ENTRY_SIZE, file.size))

@@ -231,6 +231,31 @@ def test_every_file_that_was_written_to_is_synced(
     again.delete()
 
 
+def test_a_file_without_blocks_is_not_read_by_a_sync(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a full tmpfs, reading a hole of a mapped file ends the process with SIGBUS."""
+    queue = make(tmp_path / "queue", SIZE // 20)
+    with monkeypatch.context() as patched:
+
+        def full(*_: object) -> None:
+            raise OSError(errno.ENOSPC, "no space left")
+
+        patched.setattr(MappedFile, "reserve", full)
+        with pytest.raises(PutError):
+            queue.append_many(CONSUME_QUEUE_ENTRY.pack(0, 1, 0))
+    assert files(queue) == [0, SIZE]
+    read, bases = MappedFile.read, list[int]()
+
+    def noted(self: MappedFile, begin: int, end: int) -> bytes:
+        bases.append(self.base)
+        return read(self, begin, end)
+
+    monkeypatch.setattr(MappedFile, "read", noted)
+    queue.sync()
+    assert bases == [0]
+
+
 def test_deleting_forgets_everything(tmp_path: Path) -> None:
     queue = make(tmp_path, 6)
     queue.append_many(CONSUME_QUEUE_ENTRY.pack(600, 100, 6))

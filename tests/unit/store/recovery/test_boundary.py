@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from pyromq.store.log.commit_log import CommitLog
-from pyromq.store.offline.boundary import boundary_at_or_below
+from pyromq.store.recovery.boundary import boundary_at_or_below
 from pyromq.store.results import StoreError
 from tests import kernel_builds
 from tests.support.stores import SEGMENT
