@@ -145,7 +145,12 @@ SECTIONS = (
             "EndingTransaction",
         ),
     ),
-    Section("Testing", ("cluster", "plugin"), ("Cluster", "ClusterBroker"), "pyromq.testing"),
+    Section(
+        "Testing",
+        ("cluster", "broker", "plugin"),
+        ("Cluster", "ClusterBroker", "DivergedError", "PromotionError"),
+        "pyromq.testing",
+    ),
 )
 
 

@@ -62,12 +62,13 @@ def test_the_web_service(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> N
         assert kept == ["order-17"]
 
 
-def test_the_tests_with_fixtures(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("name", "count"), [("test_with_fixture", 4), ("test_failover", 3)])
+def test_the_tests_with_fixtures(name: str, count: int, tmp_path: Path) -> None:
     done = subprocess.run(
         [
             *(sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"),
             *("--import-mode=importlib", f"--rootdir={tmp_path}"),
-            str(EXAMPLES / "test_with_fixture.py"),
+            str(EXAMPLES / f"{name}.py"),
         ],
         capture_output=True,
         text=True,
@@ -75,9 +76,9 @@ def test_the_tests_with_fixtures(tmp_path: Path) -> None:
         check=False,
     )
     assert done.returncode == 0, done.stdout
-    assert "4 passed" in done.stdout
+    assert f"{count} passed" in done.stdout
 
 
 def test_none_is_left_out() -> None:
     names = {path.stem for path in EXAMPLES.glob("*.py")}
-    assert names == {*PRINTED, "fastapi_app", "test_with_fixture"}
+    assert names == {*PRINTED, "fastapi_app", "test_failover", "test_with_fixture"}

@@ -19,8 +19,7 @@ Invariants
 4. When a connection is lost, its queries are cancelled. Requests that change something run to
    their end.
 
-Nothing is read or written in any state but OPEN (`connection_state`). Everything runs on the loop's
-thread.
+Nothing is read or written in any state but OPEN (`connection_state`). Everything runs on the loop.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ import asyncio
 import inspect
 import logging
 import sys
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, Final, TypeAlias, cast
 
 from pyromq.base.log_lines import RARELY
@@ -200,9 +199,8 @@ class Connection(asyncio.Protocol):
         task = asyncio.ensure_future(self._finish(request, result))
         self._host.tasks.add(task)
         size = len(request.body)
-        is_query = request.code in self._host.service.queries
-        self._unfinished.add(task, size, is_query=is_query)
-        task.add_done_callback(lambda done: self._finished(done, size))
+        self._unfinished.add(task, size, is_query=request.code in self._host.service.queries)
+        task.add_done_callback(lambda done: self._finished(done, size, result))
         if self._unfinished.is_full and self._state is _OPEN:
             self._transport.pause_reading()
 
@@ -538,14 +536,16 @@ class Connection(asyncio.Protocol):
             answer = error_answer(self.remote_address, request, error)
         if answer is None or request.is_oneway or self._state is not _OPEN:
             return
-        if not self._write_paused:
+        if self._write_paused:
+            self._parked.add(request, answer)
+            self._note_unsent()
+        else:
             self._write_late(request, answer)
-            return
-        self._parked.add(request, answer)
-        self._note_unsent()
 
-    def _finished(self, task: asyncio.Task[None], size: int) -> None:
+    def _finished(self, task: asyncio.Task[None], size: int, result: object) -> None:
         self._host.tasks.discard(task)
+        if task.cancelled() and isinstance(result, Coroutine):
+            result.close()  # cancelled before it began: nobody will await it
         if self._unfinished.remove(task, size):
             self._resume()
 

@@ -10,8 +10,8 @@
     with Cluster(replicas=1) as cluster:         # a master and a replica
         (master,) = cluster.brokers
         master.await_replicas()                  # the replica has every message
-        master.kill()                            # consumers go on, from the replica
-        cluster.promote(master.replicas[0])      # producers go on, too
+        master.kill()                            # consumers continue from the replica
+        cluster.promote(master.replicas[0])      # producers continue, too
         master.rejoin()                          # the old master is a replica now
 
 The servers run on an event loop in their own thread: a test that blocks its loop does not block

@@ -6,8 +6,13 @@
         (message,) = rocketmq.drain(rocketmq_topic, count=1)
 
     @pytest.mark.rocketmq(brokers=2, settings={"messageDelayLevel": "1s 2s"})
-    def test_fail_over(rocketmq):
+    def test_loss_of_a_broker(rocketmq):
         rocketmq.brokers[0].kill()
+
+    @pytest.mark.rocketmq(replicas=1)
+    def test_failover(rocketmq):
+        rocketmq.brokers[0].kill()
+        rocketmq.brokers[0].replicas[0].promote()
 
 Each test gets its own cluster, so no test sees another's leftovers or stopped brokers; a start
 takes a few dozen milliseconds. If that is too much, `rocketmq_session` is one cluster for all

@@ -138,9 +138,10 @@ class ReplicaGroup:
         if master.broker is None:
             raise RuntimeError(f"the master of {node.name}, {master.address}, is not running")
         if node.broker is None or not node.is_replica or empty:
-            if node.broker is not None:
-                await node.stop()
-                # An old master has unregistered the id of the new one.
+            # A running old master unregisters the id of the new one.
+            registers_again = node.broker is not None
+            await node.stop()
+            if registers_again:
                 await _look(master)
             if not node.is_replica:
                 used = {each.broker_id for each in self.nodes if each is not node}
@@ -161,7 +162,7 @@ class ReplicaGroup:
         if node is not self.master or node.broker is None:
             raise RuntimeError(f"{node.name} at {node.address} is not a running master")
         others = [each for each in self.nodes if each is not node]
-        _raise_failures(others)
+        await _raise_failures(others)
         replicas = [each for each in others if each.broker is not None]
         if not replicas:
             raise RuntimeError(f"no replica of {node.name} is running")
@@ -178,7 +179,7 @@ class ReplicaGroup:
                     f"replica {each.address} of {node.name} has {each.log_end} of {end} bytes "
                     f"after {seconds:g} s"
                 )
-        _raise_failures(replicas)
+        await _raise_failures(replicas)
         for each in replicas:
             await _copy_tables(each, deadline)
 
@@ -200,7 +201,7 @@ class ReplicaGroup:
                     f"replica {node.address} of {node.name} did not reach its master within "
                     f"{_FOLLOW_SECONDS:g} s: see the log"
                 )
-        _raise_failures(replicas)
+        await _raise_failures(replicas)
 
 
 async def _look(node: Node) -> None:
@@ -218,9 +219,10 @@ async def _copy_tables(replica: Node, deadline: float) -> None:
         await asyncio.sleep(_POLL_SECONDS)
 
 
-def _raise_failures(nodes: Sequence[Node]) -> None:
+async def _raise_failures(nodes: Sequence[Node]) -> None:
     for node in nodes:
         if node.failure is not None:
+            await node.stop()
             raise DivergedError(f"replica {node.address} of {node.name} stopped: {node.failure}")
 
 

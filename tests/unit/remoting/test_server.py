@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import inspect
 import logging
 import resource
 import socket
@@ -178,6 +179,22 @@ async def test_stop_cancels_what_is_under_way() -> None:
         await server.stop()
         assert not server.tasks
         assert cancelled == 10
+
+
+@on_both_loops
+async def test_a_request_that_is_cancelled_before_it_begins() -> None:
+    async def answer() -> RemotingCommand:
+        raise AssertionError("it has begun")
+
+    async with serving() as server, connected(server) as client:
+        connection = await connection_of(server, client)
+        result = answer()
+        connection.finish_later(request(ECHO, 1), result)
+        (task,) = server.tasks
+        task.cancel()
+        await asyncio.wait((task,))
+        # Python would warn about a coroutine that nobody awaits.
+        assert inspect.getcoroutinestate(result) == inspect.CORO_CLOSED
 
 
 @on_both_loops

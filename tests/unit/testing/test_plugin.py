@@ -36,6 +36,10 @@ def test_marker(rocketmq):
     with Producer.sync(rocketmq.namesrv) as producer:
         assert len(producer.queues("new")) == 4
 
+@pytest.mark.rocketmq(replicas=1)
+def test_replicas(rocketmq):
+    assert len(rocketmq.brokers[0].replicas) == 1
+
 @pytest.mark.parametrize("turn", [1, 2])
 def test_one_for_all(rocketmq_session, rocketmq_topic, turn):
     assert send(rocketmq_session, rocketmq_topic).queue_offset == 0
@@ -48,7 +52,7 @@ def test_each_test_has_its_own_cluster(tmp_path: Path) -> None:
     (tmp_path / "test_it.py").write_text(TESTS)
     done = run(tmp_path, "--strict-markers")
     assert done.returncode == 0, done.stdout
-    assert "5 passed" in done.stdout
+    assert "6 passed" in done.stdout
 
 
 def test_a_wrong_marker_is_named(tmp_path: Path) -> None:

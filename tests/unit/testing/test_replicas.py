@@ -201,6 +201,8 @@ def test_a_diverged_master_is_refused_until_its_own_messages_are_given_up(
 def test_a_diverged_master_can_return_empty(cluster: Cluster) -> None:
     stop_apart(cluster)
     master, replica = pair(cluster)
+    with pytest.raises(DivergedError):
+        master.rejoin()
     master.rejoin(empty=True)
     replica.await_replicas(timeout=DEADLINE)
     replica.kill()

@@ -132,7 +132,7 @@ def master_ports(name_server: NameServer, names: Iterable[str]) -> dict[str, int
 async def until_following(addresses: Sequence[str], seconds: float) -> None:
     """Wait until the replicas at these addresses follow their masters, or time is over.
 
-    One that does not follow is no failure: its log says why.
+    The start does not depend on it: the log of a replica that does not follow says why.
     """
     client = RemotingClient(connect_timeout=_ANSWER_SECONDS)
     try:

@@ -3,9 +3,9 @@
     broker-0: in 22,971 msg/s 6.3 MiB/s, out 0 msg/s, CPU 21 %, RSS 134 MiB
 
 Messages and bytes come from the brokers themselves (GET_BROKER_RUNTIME_INFO), CPU time and memory
-from /proc. `in` counts stored messages with the bytes of their records, `out` messages that pulls
-returned. RSS includes the pages of the store's files that are mapped at the moment; the kernel
-takes them back when it needs memory.
+from /proc. `in` counts stored messages with the bytes of their records, also those that a replica
+copied, `out` messages that pulls returned. RSS includes the pages of the store's files that are
+mapped at the moment; the kernel takes them back when it needs memory.
 
 A broker that does not answer is shown as such. `Figures` prints a line per broker at an interval
 and a table of totals when it stops, before the brokers do. Runs on the loop.
