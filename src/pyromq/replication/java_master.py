@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from typing import Final, Protocol
+from typing import Final
 
 from pyromq.protocol.message.message_id import format_address
 from pyromq.protocol.wire.bodies import KVTable
@@ -23,6 +23,7 @@ from pyromq.protocol.wire.codes import RequestCode, ResponseCode
 from pyromq.protocol.wire.frame import RemotingCommand
 from pyromq.remoting.address import parse_address
 from pyromq.remoting.errors import RemotingError
+from pyromq.remoting.requester import Requester
 from pyromq.replication.replica import DivergedError, diverged_text
 from pyromq.store.config import MessageStoreConfig
 from pyromq.store.replication import StoreReplication
@@ -32,18 +33,6 @@ logger = logging.getLogger(__name__)
 _TIMEOUT_SECONDS: Final = 3.0
 
 
-class RemotingRequests(Protocol):
-    """The part of `RemotingClient` that is used here."""
-
-    async def request(
-        self,
-        address: str,
-        command: RemotingCommand,
-        timeout: float,  # noqa: ASYNC109 - as in RemotingClient
-    ) -> RemotingCommand:
-        """Send a request and return its response. Raises RemotingError."""
-
-
 class JavaMaster:
     """The remoting port of a Java master."""
 
@@ -51,7 +40,7 @@ class JavaMaster:
         self,
         config: MessageStoreConfig,
         store: StoreReplication,
-        client: RemotingRequests,
+        client: Requester,
         address: Callable[[], str | None],
     ) -> None:
         """`address` returns where clients reach the master, None if unknown."""

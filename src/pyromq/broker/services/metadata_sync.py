@@ -60,6 +60,7 @@ from pyromq.protocol.wire.bodies import KVTable
 from pyromq.protocol.wire.codes import RequestCode, ResponseCode
 from pyromq.protocol.wire.frame import RemotingCommand
 from pyromq.remoting.errors import RemotingError
+from pyromq.remoting.requester import Requester
 
 logger = logging.getLogger(__name__)
 
@@ -75,18 +76,6 @@ _ROUNDS_WITHOUT_PRIVATE: Final = 60
 _MAX_PAIRS_PER_ITERATION: Final = 4096
 
 T = TypeVar("T")
-
-
-class MasterClient(Protocol):
-    """The part of `RemotingClient` that the copy uses."""
-
-    async def request(
-        self,
-        address: str,
-        command: RemotingCommand,
-        timeout: float,  # noqa: ASYNC109 - as in RemotingClient
-    ) -> RemotingCommand:
-        """Send a request and return its response. Raises RemotingError."""
 
 
 class ReplicaStore(Log, ProgressStore, Protocol):
@@ -105,7 +94,7 @@ class MetadataSync:
         config: BrokerConfig,
         tables: BrokerTables,
         store: ReplicaStore,
-        client: MasterClient,
+        client: Requester,
         *,
         master_address: Callable[[], str | None],
         own_address: str,

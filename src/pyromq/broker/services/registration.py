@@ -25,7 +25,7 @@ import dataclasses
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
 from pyromq.broker.config import BrokerConfig
 from pyromq.broker.role import Role
@@ -48,6 +48,7 @@ from pyromq.protocol.wire.headers import (
     UnRegisterBrokerRequestHeader,
 )
 from pyromq.remoting.errors import RemotingError
+from pyromq.remoting.requester import Requester
 
 logger = logging.getLogger(__name__)
 
@@ -70,18 +71,6 @@ class _EncodedBody(NamedTuple):
     compressed: bool
 
 
-class NameServerClient(Protocol):
-    """The part of `RemotingClient` that registration uses."""
-
-    async def request(
-        self,
-        address: str,
-        command: RemotingCommand,
-        timeout: float,  # noqa: ASYNC109 - as in RemotingClient
-    ) -> RemotingCommand:
-        """Send a request and return its response. Raises RemotingError."""
-
-
 class Registration:
     """Registers one broker with all its NameServers."""
 
@@ -89,7 +78,7 @@ class Registration:
         self,
         config: BrokerConfig,
         topics: TopicTable,
-        client: NameServerClient,
+        client: Requester,
         *,
         broker_address: str,
         ha_address: str,

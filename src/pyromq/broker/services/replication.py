@@ -23,8 +23,9 @@ from pyromq.base.periodic import PeriodicTasks
 from pyromq.broker.role import Role
 from pyromq.broker.services.metadata_sync import MetadataSync
 from pyromq.broker.services.registration import Registration
+from pyromq.remoting.requester import Requester
 from pyromq.replication.feeder import ReplicaStatus
-from pyromq.replication.java_master import JavaMaster, RemotingRequests, remoting_address
+from pyromq.replication.java_master import JavaMaster, remoting_address
 from pyromq.replication.master import ReplicationMaster
 from pyromq.replication.replica import FollowerStatus, Replica
 from pyromq.store.config import MessageStoreConfig
@@ -46,7 +47,7 @@ class BrokerReplication:
         store: MessageStore,
         role: Role,
         registration: Registration,
-        client: RemotingRequests,
+        client: Requester,
         tables: MetadataSync,
         *,
         broker_name: str,
