@@ -286,7 +286,7 @@ class Cluster:
 
     async def _stop(self) -> None:
         for group in self._groups:
-            await group.stop_all()
+            await group.close()
         if self._name_server is not None:
             await self._name_server.stop()
 
@@ -311,7 +311,7 @@ class Cluster:
         try:
             await group.start_all()
         except BaseException:
-            await group.stop_all()
+            await group.close()
             raise
         peers: list[ClusterBroker] = []
         peers += (ClusterBroker(self._loop, group, node, peers) for node in nodes)

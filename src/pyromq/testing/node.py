@@ -1,8 +1,8 @@
 """One broker of a cluster, on the loop of its servers: its settings, files, port and role.
 
-A node outlives its broker. It keeps the port, and the role that the broker had last: a promoted
-replica is a master after a restart too. A replica that can never follow its master stops; `failure`
-says why, until the next start.
+A node outlives its broker. It keeps the ports, also from other programs that ask for a free one,
+and the role that the broker had last: a promoted replica is a master after a restart too. A replica
+that can never follow its master stops; `failure` says why, until the next start.
 
 `kill` copies the files between two callbacks of the loop, which is the only writer of messages, and
 lets the old broker stop on files that nobody reads.
@@ -13,7 +13,9 @@ Used by `replicas`, on the loop.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import shutil
+import socket
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
@@ -22,11 +24,14 @@ from pyromq.base.settings import ConfigError
 from pyromq.broker.broker import Broker
 from pyromq.broker.config import load_broker_properties
 from pyromq.broker.services.replication import BrokerReplication
+from pyromq.remoting.server import bound_socket
 from pyromq.store.config import BrokerRole
 from pyromq.store.message_store import MessageStore
 
 HOST: Final = "127.0.0.1"
 _ROLE_KEYS: Final = ("brokerRole", "brokerId")
+#: The ports of a broker: fast, main and replication port.
+_PORTS: Final = (-2, 0, 1)
 
 
 class Node:
@@ -41,6 +46,8 @@ class Node:
         self._lives = 0
         self._port = self._settings.pop("listenPort", "0")
         self.broker: Broker | None = None
+        #: Bound to the ports of a stopped broker.
+        self._held: list[socket.socket] = []
         #: Why the broker stopped by itself.
         self.failure: str | None = None
         self._leaving: asyncio.Task[None] | None = None
@@ -144,10 +151,12 @@ class Node:
             }
         )
         broker = Broker(values.broker, values.store, on_failure=self._failed)
+        self.release()
         try:
             await broker.start()
         except BaseException:
             await broker.stop()
+            self._hold()
             raise
         self.broker = broker
         self._port = str(broker.port)
@@ -158,6 +167,7 @@ class Node:
         broker, self.broker = self.broker, None
         if broker is not None:
             await broker.stop()
+            self._hold()
         await self._left()
 
     async def kill(self) -> None:
@@ -167,6 +177,7 @@ class Node:
         if broker is None:
             return
         await broker.cut_off()
+        self._hold()
         before = self.directory
         self._lives += 1
         # Threads write tables beside their files and rename them then.
@@ -177,6 +188,20 @@ class Node:
     def empty(self) -> None:
         """Remove the files of a stopped broker."""
         shutil.rmtree(self.directory, ignore_errors=True)
+
+    def release(self) -> None:
+        """Give the ports of a stopped broker away. Idempotent."""
+        for held in self._held:
+            held.close()
+        self._held.clear()
+
+    def _hold(self) -> None:
+        """Keep the ports: connections to a socket that does not listen are refused."""
+        self.release()
+        port = int(self._port)
+        for distance in _PORTS if port else ():
+            with contextlib.suppress(OSError):  # somebody was faster
+                self._held.append(bound_socket(HOST, port + distance))
 
     def _failed(self, reason: str) -> None:
         self.failure = reason

@@ -95,6 +95,12 @@ class ReplicaGroup:
         for node in self.nodes:
             await node.stop()
 
+    async def close(self) -> None:
+        """Stop all brokers and give their ports away."""
+        await self.stop_all()
+        for node in self.nodes:
+            node.release()
+
     async def reset(self) -> None:
         """Empty all brokers and start them in their first roles."""
         await self.stop_all()

@@ -14,6 +14,7 @@ from click.testing import CliRunner
 from pyromq.cli.main import main
 from pyromq.cli.standalone import standalone
 from pyromq.client import PushConsumer, StartFrom
+from tests.support.apache_rocketmq import free_port
 from tests.support.patience import PATIENT_PROPERTIES, wait_until
 from tests.unit.cli.processes import Pyromq, running
 from tests.unit.cli.test_standalone_brokers import ANY_PORTS, namesrv_of, read, send
@@ -31,7 +32,10 @@ def arguments(tmp_path: Path) -> list[str]:
     """Run a SYNC_MASTER with one replica: what is acknowledged is on both."""
     file = tmp_path / "broker.conf"
     file.write_text("".join(f"{key}={value}\n" for key, value in SETTINGS.items()))
-    return ["standalone", *ANY_PORTS, "-c", str(file), "--replicas", "1"]
+    # No port that the system gives to others while the broker is away.
+    port = str(free_port(-2, 1, 2, 4, 5))
+    ports = ["--namesrv-port", "0", "--broker-port", port]
+    return ["standalone", *ports, "-c", str(file), "--replicas", "1"]
 
 
 def guide(command: Pyromq) -> tuple[str, str, int]:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import socket
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import pytest
 from pyromq.base.settings import ConfigError
 from pyromq.broker.state.persistence import PersistenceError
 from pyromq.testing.node import Node, check_settings
+from tests.support.patience import DEADLINE
 from tests.support.stores import put
 
 SETTINGS = {
@@ -25,6 +27,7 @@ async def node(tmp_path: Path) -> AsyncIterator[Node]:
     made = Node(SETTINGS, tmp_path / "node")
     yield made
     await made.stop()
+    made.release()
 
 
 async def test_it_keeps_its_port_and_its_messages(node: Node) -> None:
@@ -48,6 +51,23 @@ async def test_it_keeps_its_port_and_its_messages(node: Node) -> None:
     node.empty()
     await node.start()
     assert node.log_end == 0
+
+
+async def test_nobody_gets_its_ports_while_it_is_stopped(node: Node) -> None:
+    await node.start()
+    port = int(node.address.rpartition(":")[2])
+    for end in (node.kill, node.stop):
+        await node.start()
+        await end()
+        for each in (port - 2, port, port + 1):
+            with socket.socket() as other, pytest.raises(OSError, match="in use"):
+                other.bind(("127.0.0.1", each))
+            with pytest.raises(ConnectionRefusedError):
+                socket.create_connection(("127.0.0.1", each), DEADLINE)
+    node.release()
+    with socket.socket() as other:
+        other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        other.bind(("127.0.0.1", port))
 
 
 async def test_it_keeps_the_role_that_its_broker_had(node: Node) -> None:
