@@ -201,6 +201,8 @@ class Replica:
                 f"the master speaks version {hello.get('version')} of the replication protocol, "
                 f"this broker {wire.VERSION}: run the same version of pyromq on both"
             )
+        if first > end:
+            raise LinkError(f"the master's log begins at {first} and ends at {end}")
         source, log = self._store.source, self._store.log
         if segment_size != source.segment_size:
             raise DivergedError(
