@@ -125,6 +125,9 @@ class Replica:
         """Let a new connection bring this stream, in pieces."""
         replication = self.store.replication
         replication.log.finish()
+        if replication.log.is_empty:
+            # A damaged header may have moved its beginning; a master says where that is.
+            replication.log.begin_at(0)
         link = ReplicaLink(self.store.config, replication, asyncio.get_running_loop())
         line = Line()
         link.connection_made(line)  # type: ignore[arg-type] # it has what is needed
@@ -150,6 +153,9 @@ class Replica:
         """The log is a beginning of the master's, and what was said is true."""
         source, log = self.store.replication.source, self.store.replication.log
         master = self._master
+        if log.is_empty:
+            assert len(line.written) <= wire.REPORT_SIZE
+            return
         assert log.boundary in master.boundaries
         assert log.boundary <= source.end <= len(master.log)
         begin = max(0, source.end - 2 * SEGMENT)
@@ -197,7 +203,8 @@ async def follow_hostile_masters(root: Path, seed: int, count: int) -> None:
     for number in range(count):
         rng = random.Random(f"{seed} {number}")
         is_checked = number % 3 != 0
-        offset = replica.store.replication.log.end
+        log = replica.store.replication.log
+        offset = 0 if log.is_empty else log.end
         if len(master.log) - offset < 100_000:
             replica.begin_again()
             offset = 0
