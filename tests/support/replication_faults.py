@@ -262,6 +262,11 @@ class FaultyPair:
         before = len(self.sent.acknowledged)
         wait_until(lambda: len(self.sent.acknowledged) >= before + count)
 
+    def wait_for_stored_alone(self, count: int) -> None:
+        """Wait until so many more messages are stored on the master without a replica."""
+        before = len(self.sent.stored_alone)
+        wait_until(lambda: len(self.sent.stored_alone) >= before + count)
+
     # Faults
 
     def choose_faults(self, max_count: int) -> None:
@@ -376,16 +381,23 @@ class FaultyPair:
 
     def _fill_disk(self) -> None:
         """Leave no byte to the replica for some time; kill it meanwhile, now and then."""
+        is_killed = self.choose.random() < 0.3
+        with self.full_disk():
+            self._pass_moment(2.0)
+            if is_killed:
+                self._note("and kill it")
+                self.replica.kill()
+        if is_killed:
+            self.replica.start()
+
+    @contextmanager
+    def full_disk(self) -> Iterator[None]:
+        """Leave no byte to the replica meanwhile."""
         ballast = self.replica.store / "ballast"
         fill(ballast)
-        self._pass_moment(2.0)
-        fill(ballast)
-        if self.choose.random() < 0.3:
-            self._note("and kill it")
-            self.replica.kill()
-            ballast.unlink()
-            self.replica.start()
-        else:
+        try:
+            yield
+        finally:
             ballast.unlink()
 
     def _directions(self) -> list[Direction]:

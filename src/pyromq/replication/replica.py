@@ -35,6 +35,8 @@ _CONNECT_SECONDS: Final = 5.0
 #: How long a pyromq master may take for its hello; a Java master says nothing.
 _HELLO_SECONDS: Final = 1.0
 _ADDRESS_SECONDS: Final = 0.2
+#: A pyromq master that is silent more often than this was replaced by a Java one.
+_MAX_SILENCES: Final = 5
 
 
 class DivergedError(Exception):
@@ -81,6 +83,9 @@ class Replica:
         self._link: ReplicaLink | None = None
         self._stopped = ""
         self._reported = ""
+        #: The master that negotiated last, and how often it was silent since.
+        self._negotiated_with = ""
+        self._silences = 0
 
     def start(self) -> None:
         """Begin to follow."""
@@ -177,11 +182,17 @@ class Replica:
             )
         self._link = link
         hello = await link.enquire(_HELLO_SECONDS)
-        if hello is None:
+        if hello is not None:
+            self._silences = 0
+            self._negotiated_with = address
+            await self._negotiate(link, hello)
+        elif address == self._negotiated_with and self._silences < _MAX_SILENCES:
+            # Rather a pyromq master that is busy than a Java one in its place.
+            self._silences += 1
+            raise LinkError("the master accepts connections, but says nothing")
+        else:
             await self._examine_java(address)
             link.follow_java()
-        else:
-            await self._negotiate(link, hello)
         self._reported = ""
         logger.info(
             "following %s master %s from %d",
@@ -208,6 +219,8 @@ class Replica:
                 f"the master speaks version {hello.get('version')} of the replication protocol, "
                 f"this broker {wire.VERSION}: run the same version of pyromq on both"
             )
+        if first > end:
+            raise LinkError(f"the master's log begins at {first} and ends at {end}")
         source, log = self._store.source, self._store.log
         if segment_size != source.segment_size:
             raise DivergedError(

@@ -94,7 +94,7 @@ class ReplicatedLog:
     @property
     def is_empty(self) -> bool:
         """Whether the log has no bytes, so that it may begin anywhere."""
-        return self._log.watermarks.written == self._log.min_offset
+        return self._log.is_empty
 
     def begin_at(self, offset: int) -> None:
         """Let an empty log begin at `offset`. Raises StoreError if no segment starts there."""

@@ -18,7 +18,7 @@ from tests.support.replication import (
     log_bytes,
     pair,
 )
-from tests.support.stores import SEGMENT, open_store, put, read_all
+from tests.support.stores import SEGMENT, TOPIC, open_store, put, read_all
 
 
 def fill(store: MessageStore, count: int, tag: str = "a") -> None:
@@ -211,3 +211,17 @@ async def test_a_sync_master_and_its_replica(tmp_path: Path) -> None:
             assert waiting is not None
             assert (await waiting).name == "STORED"
             assert replica.store.max_physical_offset == master.store.max_physical_offset
+
+
+async def test_an_empty_log_may_begin_far_away_and_then_nearer(tmp_path: Path) -> None:
+    """Everything is indexed, and a stop does not visit each segment before the beginning."""
+    store = open_store(tmp_path / "other", broker_role=BrokerRole.SLAVE)
+    store.replication.log.begin_at(SEGMENT << 40)
+    await until(lambda: store.dispatch_behind == 0)
+    async with pair(tmp_path) as (master, _):
+        fill(master.store, 20)
+        store.replication.log.begin_at(0)
+        data = master.store.replication.source.slice(0, SEGMENT)
+        store.replication.log.append(data, check_crc=True)
+        await until(lambda: bool(store.query(TOPIC, "a-7", 10, 0, 1 << 60)))
+    store.stop()

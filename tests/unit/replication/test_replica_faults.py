@@ -8,13 +8,14 @@ from pathlib import Path
 
 import pytest
 
+from pyromq.replication import replica as replica_module
 from pyromq.replication import wire
 from pyromq.store.log.commit_log import CommitLog
 from pyromq.store.queues.consume_queue import ConsumeQueue
 from pyromq.store.replicated import ReplicatedLog
 from pyromq.store.results import PutError, PutStatus, StoreError
 from tests.support.patience import until
-from tests.support.proxy import Corrupt, Duplicate, Fault, Proxy, first
+from tests.support.proxy import TO_CLIENT, Corrupt, Duplicate, Fault, Proxy, first
 from tests.support.replication import MasterSide, ReplicaSide, caught_up, log_bytes, pair
 from tests.support.stores import read_all
 from tests.unit.replication.test_replica import fill
@@ -162,3 +163,29 @@ async def test_what_is_not_flushed_is_not_reported_when_a_connection_begins(
             assert master.store.replication.replicated_offset == before
         await caught_up(master, replica)
         assert replica.store.flushed_offset == end
+
+
+async def test_a_master_that_is_silent_for_a_while_is_not_taken_for_java(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Java's format has no checksums; but a Java master may take the place of ours."""
+    monkeypatch.setattr(replica_module, "_HELLO_SECONDS", 0.1)
+    monkeypatch.setattr(replica_module, "_MAX_BACKOFF", 0.1)
+    async with pair(tmp_path) as (master, replica):
+        with Proxy(master.address) as proxy:
+            again = ReplicaSide(tmp_path / "again", lambda: proxy.address)
+            again.replica.start()
+            fill(master.store, 20)
+            await caught_up(master, again)
+            proxy.stall(TO_CLIENT)
+            proxy.cut()
+            await until(lambda: proxy.connections > 3)
+            assert again.examined == []
+            proxy.resume()
+            fill(master.store, 20, "b")
+            await caught_up(master, again)
+            proxy.stall(TO_CLIENT)
+            proxy.cut()
+            await until(lambda: bool(again.examined))
+            await again.stop()
+        await caught_up(master, replica)

@@ -204,6 +204,9 @@ def test_a_log_that_received_nothing_may_begin_elsewhere(tmp_path: Path) -> None
     assert log.is_empty
     log.begin_at(SEGMENT)
     assert log.end == SEGMENT
+    assert log.is_empty
+    log.begin_at(0)
+    assert log.end == 0
     follower.stop()
 
 

@@ -81,6 +81,9 @@ class IndexLane:
         delay = delay_after(0)
         while True:
             stopping = self._stop.wait(_RETRY_SECONDS if failing else delay)
+            if self._indexed_to > self._log.watermarks.written:
+                # A replica's log received nothing there, and now begins elsewhere.
+                self._indexed_to = self._log.min_offset
             begin = self._indexed_to
             try:
                 while self._indexed_to < self._log.watermarks.written:
@@ -145,8 +148,10 @@ class IndexLane:
             self._indexed_to = offset + end
             return
         if not data:
-            # Retention deleted the segment before it was indexed (the disk was full).
-            self._indexed_to = max(log.min_offset, log.segment_after(offset))
+            # Retention deleted the segment before it was indexed (the disk was full), or the empty
+            # log of a replica begins where its master's does.
+            first = log.min_offset if log.segments.files else log.watermarks.written
+            self._indexed_to = max(first, log.segment_after(offset))
             return
         # Either the blank record at a segment's end, or a record larger than one read.
         size, magic = peek(data[:BLANK_SIZE])

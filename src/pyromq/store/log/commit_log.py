@@ -140,9 +140,14 @@ class CommitLog:
         file.write(end - file.base, records)
         self.watermarks.move_written(end + len(records), store_timestamp)
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether no bytes were ever written, or all are gone; the log may still end above 0."""
+        return not self.segments.files or self.watermarks.written == self.min_offset
+
     def begin_at(self, offset: int) -> None:
         """Let a log without messages begin at `offset`, the start of a segment."""
-        assert self.watermarks.written == self.min_offset, "the log has messages"
+        assert self.is_empty, "the log has messages"
         assert offset % self.segments.segment_size == 0, offset
         if self.segments.files and self.min_offset == offset:
             return
