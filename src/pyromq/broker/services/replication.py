@@ -77,8 +77,14 @@ class BrokerReplication:
     # Lifecycle
 
     async def listen(self, bound: socket.socket) -> None:
-        """Accept connections on the replication port. Takes over the socket."""
+        """Accept connections on the replication port. Takes over the socket.
+
+        A master feeds its replicas from now on, and a SYNC_MASTER waits for them: requests are
+        served before `start`, and must not be acknowledged without a replica.
+        """
         await self._master.listen(bound)
+        if not self._role.is_replica:
+            self._master.serve(self._role.current)
 
     async def start(self) -> None:
         """Begin, in the role that the broker has."""
@@ -86,8 +92,6 @@ class BrokerReplication:
         self._periodic.start(_LOOK_SECONDS, self._look_for_master)
         if self._role.is_replica:
             await self.become_replica()
-        else:
-            self._master.serve(self._role.current)
 
     async def stop(self) -> None:
         """End every connection, after replicas got what the log has."""
