@@ -404,6 +404,7 @@ class ServerConnection(asyncio.Protocol):
         self.takes_frames = False
         self._on_lost(self)
         self._fail_pending()
+        self._outgoing.clear()  # uvloop raises an error for a write from now on
         self._writable.set()
         for task in self._handler_tasks:
             task.cancel()

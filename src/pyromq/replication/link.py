@@ -297,6 +297,8 @@ class ReplicaLink(asyncio.BufferedProtocol):
         self._write(encode(offset))
 
     def _write(self, data: bytes) -> None:
+        if self.state is LinkState.CLOSED:
+            return  # uvloop would raise an error; the next read of an answer has the reason
         self._wrote_at = self._loop.time()
         self._transport.write(data)
 

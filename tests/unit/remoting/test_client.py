@@ -32,6 +32,7 @@ from pyromq.remoting.client import (
     ServerConnection,
 )
 from tests.support.clocks import held_loop, on_held_loop
+from tests.support.loops import on_both_loops
 from tests.support.patience import DEADLINE, until
 
 Script = Callable[["Peer"], Awaitable[None]]
@@ -410,6 +411,17 @@ async def test_connect_time_out() -> None:
         async with closing(RemotingClient(connect_timeout=0.05)) as client:
             with pytest.raises(RemotingConnectError, match=r"within 0\.05 s"):
                 await client.request(address, command(), timeout=DEADLINE)
+
+
+@on_both_loops
+async def test_a_connection_that_is_lost_before_a_frame_leaves() -> None:
+    """Frames leave at the end of a loop iteration; an unhandled error there fails this test."""
+    async with serving(echo) as server, closing(RemotingClient()) as client:
+        connection = await client.connect(server.address)
+        connection._transport.abort()
+        answer = connection.call(1, b"frame", 10, DEADLINE)
+        with pytest.raises(RemotingClosedError, match="was lost"):
+            await answer
 
 
 async def test_lost_connection_fails_all_requests_at_once_and_the_next_one_reconnects() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import struct
 from pathlib import Path
@@ -9,8 +10,10 @@ from pathlib import Path
 import pytest
 
 from pyromq.replication import wire
+from pyromq.replication.link import LinkError
 from pyromq.store.log.commit_log import CommitLog
 from pyromq.store.message_store import MessageStore
+from tests.support.loops import on_both_loops
 from tests.support.patience import until
 from tests.support.replication import ReplicaSide, ScriptedMaster, caught_up, log_bytes, pair
 from tests.support.stores import put
@@ -96,3 +99,16 @@ async def test_a_full_disk_is_waited_for(tmp_path: Path, monkeypatch: pytest.Mon
         await caught_up(master, replica)
         assert replica.replica._link is link
     assert log_bytes(tmp_path / "replica") == log_bytes(tmp_path / "master")
+
+
+@on_both_loops
+async def test_a_question_on_a_closed_connection_gets_its_reason(tmp_path: Path) -> None:
+    """The master may go while the replica computes a checksum, between two questions."""
+    async with pair(tmp_path) as (master, replica):
+        await until(lambda: replica.replica.status().is_connected)
+        link = replica.replica._link
+        assert link is not None
+        await master.master.stop()
+        await asyncio.wait((link.closed,))
+        with pytest.raises(LinkError, match="closed by the master"):
+            await link.ask(checksums=[])
