@@ -125,7 +125,9 @@ class EntryFiles:
             file.hand_to(self._open_files)
             file = self._active = self._prepared.pop(base)
             self.segments.add(file)
-            self._allocation.follow(file, start - base)
+            if not self._prepared:
+                # Before, the file to preallocate would be one of those.
+                self._allocation.follow(file, start - base)
         if len(data) >= _LARGE_WRITE:
             file.write_large(start - base, data)
         else:

@@ -121,6 +121,31 @@ class Place:
         return self.position + self.size
 
 
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """An entry as a peer sent it, or as it is stored."""
+
+    index: int
+    term: int
+    position: int
+    body: bytes | memoryview
+
+    @property
+    def size(self) -> int:
+        """Return the bytes of header and body."""
+        return HEADER_SIZE + len(self.body)
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Consecutive entries with their headers, as they are in one data file."""
+
+    first_index: int
+    count: int
+    position: int
+    data: bytes
+
+
 class Columns(NamedTuple):
     """Consecutive entries as columns."""
 

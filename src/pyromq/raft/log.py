@@ -46,8 +46,10 @@ from pyromq.raft.format import (
     TRUNCATION_FILE,
     CheckpointText,
     Columns,
+    Entry,
     FormatError,
     Place,
+    Run,
     Truncation,
     decode_checkpoint,
     decode_header,
@@ -68,31 +70,6 @@ logger = logging.getLogger(__name__)
 #: Java removes as many files per round.
 MAX_EXPIRED_FILES: Final = 10
 _NO_ENTRY: Final = -1
-
-
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """An entry as a peer sent it, or as it is stored."""
-
-    index: int
-    term: int
-    position: int
-    body: bytes | memoryview
-
-    @property
-    def size(self) -> int:
-        """Return the bytes of header and body."""
-        return HEADER_SIZE + len(self.body)
-
-
-@dataclass(frozen=True, slots=True)
-class Run:
-    """Consecutive entries with their headers, as they are in one data file."""
-
-    first_index: int
-    count: int
-    position: int
-    data: bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -440,6 +417,41 @@ class RaftLog:
             self._flushed_index = min(self._flushed_index, before.index)
             self._cut(before.end, index)
             self._complete(self._checkpoint())
+
+    def truncate_to(self, entry: Entry) -> None:
+        """Make `entry` the last one, as a TRUNCATE push of the leader demands.
+
+        If it is stored, what follows it goes. Else it is written, after what is before it, or into
+        an empty log if it does not fit there. Raises OSError, MismatchError.
+        """
+        index, end = entry.index, self._end
+        if self._is_stored(entry):
+            self.truncate(index + 1)
+            return
+        check_entries(
+            Columns(
+                index,
+                np.array([entry.term], np.int64),
+                np.array([entry.position], np.int64),
+                np.array([entry.size], np.int64),
+            ),
+            entry.position,
+            _NO_ENTRY,
+            self.files.file_size,
+        )
+        if self.begin_index < index < end.next_index:
+            self.truncate(index)
+        try:
+            self.append([entry])
+        except MismatchError:
+            self.rebuild(index, entry.position)
+            self.append([entry])
+
+    def _is_stored(self, entry: Entry) -> bool:
+        try:
+            return self.entry(entry.index) == entry
+        except IndexError:
+            return False
 
     def rebuild(self, index: int, position: int) -> None:
         """Remove all entries, and continue with entry `index` at `position`. Raises OSError.

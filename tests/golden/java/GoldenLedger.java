@@ -28,7 +28,16 @@ public final class GoldenLedger {
     private DLedgerMmapFileStore store;
 
     public static void main(String[] arguments) {
-        GoldenLedger ledger = new GoldenLedger();
+        try {
+            run(new GoldenLedger(), arguments);
+        } catch (Throwable error) {
+            error.printStackTrace();
+            System.exit(1);  // its threads keep the process alive
+        }
+        System.exit(0);
+    }
+
+    private static void run(GoldenLedger ledger, String[] arguments) {
         ledger.config.setStoreType(DLedgerConfig.FILE);
         ledger.config.setSelfId("n0");
         ledger.config.setGroup("golden");
@@ -41,7 +50,6 @@ public final class GoldenLedger {
             ledger.run(arguments[at].split(":"));
         }
         ledger.store.shutdown();
-        System.exit(0);
     }
 
     private void start() {
