@@ -126,12 +126,12 @@ def _first_entry(file: MappedFile) -> Place | None:
 def _check_loss(data: EntryFiles, walk: _Walk, accept_loss: bool) -> None:
     """Refuse to cut off more than a file."""
     filled = [file for file in data.files if file.read(0, BLANK_SIZE) != _ZEROS]
-    if accept_loss or not filled or filled[-1].base - walk.end <= data.file_size:
+    if accept_loss or not filled or filled[-1].base - walk.stopped_at <= data.file_size:
         return
     raise StoreError(
-        f"{data.directory} is damaged at position {walk.end} ({walk.damage}), with "
-        f"{filled[-1].base - walk.end} bytes or more after it: restore the files, or remove the "
-        "node's directory and let the group fill it again"
+        f"{data.directory} is damaged at position {walk.stopped_at} ({walk.damage or 'zeros'}), "
+        f"with more than a file after it: restore the files, or remove the node's directory and "
+        "let the group fill it again"
     )
 
 
@@ -143,6 +143,8 @@ class _Walk:
         self._index = index
         self._start = start
         self.last: Place | None = None
+        #: Where no valid entry follows: the end of the last entry, or after a blank.
+        self.stopped_at = start
         self.damage: str | None = None
 
     @property
@@ -228,6 +230,7 @@ class _Walk:
                 if self.damage is not None or not is_blank(view, position - file.base):
                     break
             position = file.base + size_of_file
+        self.stopped_at = position
         self._write_index(found)
 
     def _next(
