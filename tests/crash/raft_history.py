@@ -138,13 +138,14 @@ class History:
 
     def _rebuild(self) -> None:
         if self.choose.random() < 0.5:
-            self.after, self.expired = [], {}
+            self.after = []
             position = self.log.written + self.choose.choice((0, 100, 5 * DATA_FILE))
             if self.choose.random() < 0.7:
                 position -= position % DATA_FILE
             if DATA_FILE - position % DATA_FILE < 1000:
                 position += 1000
             self.log.rebuild(self.log.next_index + self.choose.randint(0, 40), position)
+            self.expired = {}
 
     def _commit(self) -> None:
         self.log.commit(self.log.end_index - self.choose.randint(0, 3))

@@ -37,7 +37,7 @@ def test_many_random_histories_match_the_model(seed: int, tmp_path: Path) -> Non
 
 def live_without_crashes(seed: int, directory: Path) -> None:
     history = History(directory / "log", random.Random(seed))
-    for _ in range(4 * STEPS):
+    for _ in range(2 * STEPS):
         history.step()
     history.log.stop()
 
@@ -232,8 +232,9 @@ def damage(chooser: random.Random, directory: Path) -> None:
     start = chooser.randrange(len(content))
     length = chooser.choice((1, 4, 48, 512, len(content)))
     kind = chooser.choice(("zeros", "noise", "ones"))
-    fill = {"zeros": bytes, "noise": chooser.randbytes, "ones": lambda count: b"\xff" * count}
-    piece = fill[kind](min(length, len(content) - start))
+    length = min(length, len(content) - start)
+    noise = chooser.randbytes(length)
+    piece = {"zeros": bytes(length), "noise": noise, "ones": b"\xff" * length}[kind]
     content[start : start + len(piece)] = piece
     path.write_bytes(content)
 
@@ -244,7 +245,8 @@ def reading(directory: Path) -> Iterator[log_module.RaftLog | None]:
     try:
         log = reopen(directory)
     except StoreError as error:
-        assert "remove the node's directory" in str(error)
+        if "remove the node's directory" not in str(error):
+            raise
         yield None
         return
     yield log

@@ -7,8 +7,8 @@ Invariants
 1. Room is reserved before anything is written, so a full disk is an OSError and changes nothing.
 2. At most one file is preallocated. Java takes a log with two empty files at its end for damaged.
 3. Files leave at the end one by one, the last one first: a gap would be refused at the next start.
-4. The file before the active one is on disk as a whole before a third one is written to. Recovery
-   checks the last three files and relies on all earlier ones.
+4. A file and its index units are on disk as a whole before the second file after it is written to.
+   Recovery checks the last three files and relies on all earlier ones.
 
 The loop's thread writes. The flush thread calls `sync` only, under the log's lock.
 """
@@ -241,7 +241,7 @@ class EntryIndex:
                 # The blocks below were reserved before, in this run or an earlier one.
                 file.reserve(-(-wanted // RESERVE_STEP) * RESERVE_STEP)
 
-    def write(self, first: int, units: bytes) -> None:
+    def write(self, first: int, units: bytes | memoryview) -> None:
         """Copy units, for which there is room."""
         start, end = first * INDEX_UNIT_SIZE, first * INDEX_UNIT_SIZE + len(units)
         for file in self.segments.between(start, end):

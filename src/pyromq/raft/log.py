@@ -43,6 +43,7 @@ from pyromq.raft.format import (
     HEADER_SIZE,
     INDEX_DIRECTORY,
     INDEX_FILE_SIZE,
+    INDEX_UNIT_SIZE,
     TRUNCATION_FILE,
     CheckpointText,
     Columns,
@@ -304,26 +305,26 @@ class RaftLog:
             raise MismatchError(f"entry {first} instead of {end.next_index}")
         rolls = check_entries(columns, end.position, end.term, files.file_size)
         written = end.position
-        # Slices of the batch per data file: position, start and end in `data`.
-        ends = np.cumsum(columns.sizes)
+        ends, units = np.cumsum(columns.sizes), encode_units(columns)
+        starts = ends - columns.sizes
+        # The entries of each data file: their numbers in the batch, and their position.
         borders = [0, *(at for at in rolls if at), count]
-        slices = [
-            (int(columns.positions[low]), int(ends[low] - columns.sizes[low]), int(ends[high - 1]))
-            for low, high in pairwise(borders)
-        ]
+        parts = [(low, high, int(columns.positions[low])) for low, high in pairwise(borders)]
         self._index.prepare(first, count)
-        files.prepare([(at, at + stop - start) for at, start, stop in slices], written)
-        for at, start, stop in slices:
+        files.prepare(
+            [(at, at + int(ends[high - 1] - starts[low])) for low, high, at in parts], written
+        )
+        for low, high, at in parts:
             if files.base_of(at) != files.base_of(written):
-                self._flush_before(files.base_of(written))
-            whole = stop - start == len(data)
-            files.write(at, data if whole else memoryview(data)[start:stop], written)
-            written = at + stop - start
-        self._index.write(first, encode_units(columns))
-        if self.begin_index == _NO_ENTRY:
-            sizes, terms, places = columns.sizes, columns.terms, columns.positions
-            self._begin = Place(first, int(terms[0]), int(places[0]), int(sizes[0]))
-        self._end = _End(first + count - 1, int(columns.terms[-1]), written, first + count)
+                self._flush_before(files.base_of(written), first + low)
+            entries = memoryview(data)[int(starts[low]) : int(ends[high - 1])]
+            files.write(at, entries, written)
+            part = memoryview(units)[low * INDEX_UNIT_SIZE : high * INDEX_UNIT_SIZE]
+            self._index.write(first + low, part)
+            written = at + len(entries)
+            if self.begin_index == _NO_ENTRY:
+                self._begin = Place(first, int(columns.terms[0]), at, int(columns.sizes[0]))
+            self._end = _End(first + high - 1, int(columns.terms[high - 1]), written, first + high)
 
     # Reading
 
@@ -530,11 +531,12 @@ class RaftLog:
         self._index.sync(max(self._flushed_index + 1, self.begin_index), end.next_index)
         self._flushed, self._flushed_index = end.position, end.index
 
-    def _flush_before(self, position: int) -> None:
-        """Fsync what is below `position` unless it is on disk, which is rare."""
+    def _flush_before(self, position: int, index: int) -> None:
+        """Fsync data below `position`, and units before `index`, unless all that is on disk."""
         if self._flushed < position:
             with self._file_lock:
                 self.files.sync(self._flushed, position)
+                self._index.sync(max(self._flushed_index + 1, 0), index)
 
     def _intend(self, truncation: Truncation) -> None:
         write_file(self.directory / TRUNCATION_FILE, encode_truncation(truncation))

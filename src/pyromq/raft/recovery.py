@@ -1,7 +1,8 @@
 """Find the end of a raft log at a start, as DLedger does, and repair its index.
 
 1. Start at the last file but two, or at an earlier one if its first entry and its index unit
-   disagree. Earlier files are on disk as a whole (see `entry_files`).
+   disagree. Earlier files are on disk as a whole (see `entry_files`). Files that were created, but
+   not written to, do not count.
 2. Compare entries with their index units, many at a time.
 3. From the first disagreement on, walk from header to header and write the index anew.
 4. The log ends at zeros, or before the first entry that is not where it should be, not of the next
@@ -78,10 +79,11 @@ def recover(
 ) -> Recovered:
     """Return the entries of loaded files, and complete the index. Raises StoreError, OSError."""
     files = data.files
-    number = max(0, len(files) - CHECKED_FILES)
+    filled = [number for number, file in enumerate(files) if file.read(0, BLANK_SIZE) != _ZEROS]
+    number = max(0, filled[-1] + 1 - CHECKED_FILES) if filled else 0
     while number > 0 and not _agrees(data, index, files[number].base):
         number -= 1
-    first = _first_entry(files[0])
+    first = _first_entry(files)
     if number > 0:
         if first is None:
             raise StoreError(
@@ -96,7 +98,8 @@ def recover(
     walk.follow(check_body)
     if first is None and walk.damage is None and any(files[0].read(0, files[0].size)):
         walk.damage = "no entry at the start of the log"
-    _check_loss(data, walk, accept_loss)
+    if filled and not accept_loss:
+        _check_loss(data, walk, files[filled[-1]].base)
     return Recovered(first if walk.last is not None else None, walk.last, walk.end, walk.damage)
 
 
@@ -106,33 +109,41 @@ def _agrees(data: EntryFiles, index: EntryIndex, base: int) -> bool:
     return place is not None and index.place(place.index) == place
 
 
-def _first_entry(file: MappedFile) -> Place | None:
-    """Return the first entry of the log's first file, which may begin with zeros.
+def _first_entry(files: list[MappedFile]) -> Place | None:
+    """Return the first entry of the log, whose first file may begin with zeros.
 
-    A follower whose log was rebuilt in the middle of a file begins there.
+    A follower whose log was rebuilt in the middle of a file begins there, or after a blank.
     """
+    for file in files[:2]:
+        at = _first_nonzero(file)
+        if at is None:
+            return None
+        if is_blank(file.read(at, at + BLANK_SIZE).ljust(BLANK_SIZE, b"\0")):
+            continue
+        at = max(0, at - len(MAGIC_BYTES) + 1)
+        header = file.read(at, at + HEADER_SIZE)
+        place = decode_header(header) if len(header) == HEADER_SIZE else None
+        return place if place is not None and place.position == file.base + at else None
+    return None
+
+
+def _first_nonzero(file: MappedFile) -> int | None:
     for start in range(0, file.size, _BATCH):
         piece = file.read(start, min(start + _BATCH, file.size))
         found = np.frombuffer(piece, np.uint8).nonzero()[0]
         if found.size:
-            at = max(0, start + int(found[0]) - len(MAGIC_BYTES) + 1)
-            header = file.read(at, at + HEADER_SIZE)
-            place = decode_header(header) if len(header) == HEADER_SIZE else None
-            is_there = place is not None and place.position == file.base + at
-            return place if is_there else None
+            return start + int(found[0])
     return None
 
 
-def _check_loss(data: EntryFiles, walk: _Walk, accept_loss: bool) -> None:
+def _check_loss(data: EntryFiles, walk: _Walk, last_base: int) -> None:
     """Refuse to cut off more than a file."""
-    filled = [file for file in data.files if file.read(0, BLANK_SIZE) != _ZEROS]
-    if accept_loss or not filled or filled[-1].base - walk.stopped_at <= data.file_size:
-        return
-    raise StoreError(
-        f"{data.directory} is damaged at position {walk.stopped_at} ({walk.damage or 'zeros'}), "
-        f"with more than a file after it: restore the files, or remove the node's directory and "
-        "let the group fill it again"
-    )
+    if last_base - walk.stopped_at > data.file_size:
+        raise StoreError(
+            f"{data.directory} is damaged at position {walk.stopped_at} "
+            f"({walk.damage or 'zeros'}), with more than a file after it: restore the files, or "
+            "remove the node's directory and let the group fill it again"
+        )
 
 
 class _Walk:
