@@ -25,9 +25,11 @@ and `start` fsync. `flush` is for the flush thread. Reads may come from any thre
 
 from __future__ import annotations
 
+import errno
 import logging
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -35,10 +37,10 @@ from typing import Final
 
 import numpy as np
 
-from pyromq.base.atomic_file import backup_of, read_file, sync_directory, write_file
+from pyromq.base.atomic_file import read_file, sync_directory, write_file
+from pyromq.raft.checkpoint_file import CheckpointFile
 from pyromq.raft.entry_files import EntryFiles, EntryIndex
 from pyromq.raft.format import (
-    CHECKPOINT_FILE,
     DATA_DIRECTORY,
     HEADER_SIZE,
     INDEX_DIRECTORY,
@@ -52,10 +54,8 @@ from pyromq.raft.format import (
     Place,
     Run,
     Truncation,
-    decode_checkpoint,
     decode_header,
     decode_truncation,
-    encode_checkpoint,
     encode_truncation,
     encode_units,
     join_entries,
@@ -120,10 +120,11 @@ class RaftLog:
         self._flushed = first_position
         self._flushed_index = _NO_ENTRY
         self._committed = Place(_NO_ENTRY, _NO_ENTRY, 0, 0)
-        self._saved: CheckpointText | None = None
+        self._checkpoints = CheckpointFile(directory)
         #: The last start cut off entries that were committed: this node must not count as having
         #: them until it has caught up.
         self.lost_committed = False
+        self._is_whole = True
         # Held while files are fsynced or removed.
         self._file_lock = threading.Lock()
 
@@ -134,7 +135,7 @@ class RaftLog:
         self.files.load()
         self._index.load()
         self._complete_truncation()
-        checkpoint = self._load_checkpoint()
+        checkpoint = self._checkpoints.load()
         if self.files.files:
             recovered = recover(
                 self.files,
@@ -300,6 +301,8 @@ class RaftLog:
         count = len(columns.sizes)
         if not count:
             return
+        if not self._is_whole:
+            raise OSError(errno.EIO, "a truncation failed: restart the node", str(self.directory))
         end, files, first = self._end, self.files, columns.first_index
         if first != end.next_index:
             raise MismatchError(f"entry {first} instead of {end.next_index}")
@@ -410,14 +413,12 @@ class RaftLog:
             self.next_index - index,
             self.written - before.end,
         )
-        with self._file_lock:
-            self._intend(Truncation(index, before.end, rebuild=False))
+        with self._truncating(Truncation(index, before.end, rebuild=False)):
             # Readers on other threads first.
             self._end = _End(before.index, before.term, before.end, index)
             self._flushed = min(self._flushed, before.end)
             self._flushed_index = min(self._flushed_index, before.index)
             self._cut(before.end, index)
-            self._complete(self._checkpoint())
 
     def truncate_to(self, entry: Entry) -> None:
         """Make `entry` the last one, as a TRUNCATE push of the leader demands.
@@ -469,15 +470,13 @@ class RaftLog:
             self.begin_index,
             self.end_index,
         )
-        with self._file_lock:
-            self._intend(Truncation(index, position, rebuild=True))
+        with self._truncating(Truncation(index, position, rebuild=True)):
             self._begin = Place(_NO_ENTRY, _NO_ENTRY, position, 0)
             self._end = _End(_NO_ENTRY, _NO_ENTRY, position, index)
             self._committed = Place(_NO_ENTRY, _NO_ENTRY, 0, 0)
             self._flushed, self._flushed_index = position, _NO_ENTRY
             self.files.clear()
             self._cut(position, index)
-            self._complete(self._checkpoint())
 
     def expire(self, older_than: float | None, limit: int = MAX_EXPIRED_FILES) -> int:
         """Remove the oldest data files, last changed before a time; return how many.
@@ -512,17 +511,12 @@ class RaftLog:
     def save_checkpoint(self) -> None:
         """Save the committed index and how much is on disk. Called by the flush thread."""
         with self._file_lock:
-            self._save_checkpoint(self._checkpoint())
+            self._checkpoints.save(self._checkpoint())
 
     def _checkpoint(self) -> CheckpointText:
         synced = self._flushed_index
         # After a power cut, nothing counts as committed that is not there any more.
         return CheckpointText(self.end_index, min(self.committed_index, synced), synced)
-
-    def _save_checkpoint(self, text: CheckpointText) -> None:
-        if text != self._saved:
-            write_file(self.directory / CHECKPOINT_FILE, encode_checkpoint(text), backup=True)
-            self._saved = text
 
     def _sync_through(self, end: _End) -> None:
         if self._flushed >= end.position:
@@ -538,12 +532,20 @@ class RaftLog:
                 self.files.sync(self._flushed, position)
                 self._index.sync(max(self._flushed_index + 1, 0), index)
 
-    def _intend(self, truncation: Truncation) -> None:
-        write_file(self.directory / TRUNCATION_FILE, encode_truncation(truncation))
+    @contextmanager
+    def _truncating(self, truncation: Truncation) -> Iterator[None]:
+        """Remove entries such that a start after a crash completes what is begun."""
+        with self._file_lock:
+            write_file(self.directory / TRUNCATION_FILE, encode_truncation(truncation))
+            # A start will carry it out, and would remove entries that are appended meanwhile.
+            self._is_whole = False
+            yield
+            self._complete(self._checkpoint())
+            self._is_whole = True
 
     def _complete(self, checkpoint: CheckpointText) -> None:
         # Before the file goes, since the truncation would not be carried out again.
-        self._save_checkpoint(checkpoint)
+        self._checkpoints.save(checkpoint)
         for directory in (self.files.directory, self._index.segments.directory):
             if directory.is_dir():
                 sync_directory(directory)
@@ -568,7 +570,7 @@ class RaftLog:
             self.files.cut(truncation.next_position)
             self._index.cut(truncation.next_index)
         last = _NO_ENTRY if truncation.rebuild else truncation.next_index - 1
-        checkpoint = self._load_checkpoint()
+        checkpoint = self._checkpoints.load()
         self._complete(CheckpointText(*(min(index, last) for index in checkpoint)))
 
     def _cut(self, position: int, next_index: int) -> None:
@@ -578,19 +580,6 @@ class RaftLog:
         if self._begin.index == _NO_ENTRY:
             self._index.cut(0)
         self.files.follow(position)
-
-    def _load_checkpoint(self) -> CheckpointText:
-        path = self.directory / CHECKPOINT_FILE
-        # Java removes the file before it renames the new one.
-        for candidate in (path, backup_of(path)):
-            content = read_file(candidate)
-            if content is None:
-                continue
-            try:
-                return decode_checkpoint(content)
-            except FormatError as error:
-                logger.warning("ignoring %s: %s", candidate, error)
-        return CheckpointText(_NO_ENTRY, _NO_ENTRY)
 
     def _report(self, recovered: Recovered, checkpoint: CheckpointText) -> None:
         end_index = _NO_ENTRY if recovered.last is None else recovered.last.index
