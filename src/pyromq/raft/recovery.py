@@ -4,7 +4,7 @@
    disagree. Earlier files are on disk as a whole (see `entry_files`). Files that were created, but
    not written to, do not count.
 2. Compare entries with their index units, many at a time.
-3. From the first disagreement on, walk from header to header and write the index anew.
+3. From the first disagreement on, walk from header to header and rebuild the index.
 4. The log ends at zeros, or before the first entry that is not where it should be, not of the next
    index, or of a falling term. A blank belongs to the entry after it: without one, it goes.
 
