@@ -12,8 +12,8 @@ Invariants
 3. Everything below `flushed` is on disk, entries up to `flushed_index` with their index units.
    `flushed` <= `written`; only a truncation moves either back.
 4. After a crash at any moment, the next start finds the entries before or after the operation
-   that was in progress. Only an append may be there in part: whole entries, from the first on. A start
-   completes the truncation that a `truncation` file describes.
+   that was in progress. Only an append may be there in part: whole entries, from the first on. A
+   start completes the truncation that a `truncation` file describes.
 5. `committed_index` <= `end_index`, and never falls while the log runs, except through `rebuild`.
 
 Differences to Java: truncated bytes are zeroed, so that they cannot come back; a log that begins in
@@ -424,9 +424,10 @@ class RaftLog:
         """Make `entry` the last one, as a TRUNCATE push of the leader demands.
 
         If it is stored, what follows it goes. Else it is written, after what is before it, or into
-        an empty log if it does not fit there. Raises OSError, MismatchError.
+        an empty log if it does not fit there. Raises OSError, MismatchError, or StoreError if a
+        committed entry would be replaced.
         """
-        index, end = entry.index, self._end
+        index = entry.index
         if self._is_stored(entry):
             self.truncate(index + 1)
             return
@@ -441,7 +442,7 @@ class RaftLog:
             _NO_ENTRY,
             self.files.file_size,
         )
-        if self.begin_index < index < end.next_index:
+        if 0 <= self.begin_index <= index <= self.end_index:
             self.truncate(index)
         try:
             self.append([entry])

@@ -73,6 +73,15 @@ def test_committed_entries_stay(log: RaftLog) -> None:
     log.stop()
 
 
+@pytest.mark.parametrize("index", [0, 10])
+def test_a_push_does_not_replace_committed_entries(index: int, log: RaftLog) -> None:
+    log.commit(10)
+    with pytest.raises(StoreError, match="contradicts the leader's"):
+        log.truncate_to(Entry(index, 2, log.place(index).position, b"other"))
+    assert log.end_index == COUNT - 1
+    log.stop()
+
+
 def test_a_push_of_a_stored_entry_cuts_after_it(log: RaftLog) -> None:
     log.truncate_to(log.entry(20))
     assert log.end_index == 20
