@@ -12,6 +12,8 @@ Files written, each with a JSON file that describes the bytes (the inputs as val
     traffic.bin, traffic.json    exchanges between Java's client, broker and NameServer, recorded
                                  by a proxy between them
     store-*.tar.gz, store-*.json store directories, and their content as Java's store reads it
+    ledger-*.tar.gz, .json       directories of DLedger nodes, the steps that led to them, and their
+                                 entries as Java reads them
     bloom.json                   bloom filters: sizes, and the bits of strings
     sql.json                     SQL92 expressions: results for sets of properties
     rebalance.json               shares of a group's members, and a file of broadcasting offsets
@@ -48,6 +50,9 @@ from tests.golden.golden_data import (  # noqa: E402 - needs the path above
     EXTENSION_SEGMENT,
     INDEX_ENTRIES,
     INDEX_SLOTS,
+    LEDGER_DATA_FILE,
+    LEDGER_INDEX_FILE,
+    LEDGERS,
 )
 from tests.golden.sql_cases import SETS, cases  # noqa: E402
 from tests.interop.java_programs import (  # noqa: E402
@@ -74,6 +79,7 @@ def main() -> None:
         run_program(java, "GoldenRebalance", [str(DATA / "rebalance.json")])
         capture_written_store(java, Path(scratch) / "written")
         capture_extension(java, Path(scratch) / "extension")
+        capture_ledgers(java, Path(scratch))
         capture_traffic(java, Path(scratch) / "broker")
 
 
@@ -104,6 +110,20 @@ def capture_extension(java: str, store: Path) -> None:
     options = [*store_options(), f"-Dgolden.extensionSegment={EXTENSION_SEGMENT}"]
     run_program(java, "GoldenExt", [str(store), str(free_port()), *outputs], options)
     pack_store(store, "store-ext")
+
+
+def capture_ledgers(java: str, scratch: Path) -> None:
+    """Capture the directories of DLedger nodes."""
+    sizes = [str(LEDGER_DATA_FILE), str(LEDGER_INDEX_FILE)]
+    for name, steps in LEDGERS.items():
+        base = scratch / f"ledger-{name}"
+        run_program(java, "GoldenLedger", [str(base), *sizes, *steps])
+        pack_store(base, base.name)
+        copy = scratch / f"{base.name}-copy"
+        shutil.copytree(base, copy)
+        dump = run_program(java, "GoldenLedger", [str(copy), *sizes, "dump"])
+        text = json.dumps({"steps": steps, "dump": dump}, indent=1)
+        (DATA / f"{base.name}.json").write_text(text + "\n")
 
 
 def capture_traffic(java: str, store: Path) -> None:

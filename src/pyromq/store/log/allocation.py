@@ -59,13 +59,16 @@ class AllocationService:
         *,
         directory_for: Callable[[int], Path] | None = None,
         warm: bool = False,
+        max_ahead: int = 2,
         pool: TransientStorePool | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`directory_for` returns the directory of a new file if it is not always `directory`.
 
-        With a `pool`, new files get a buffer.
+        `max_ahead` caps the segments ahead, even of a quick writer. With a `pool`, new files get a
+        buffer.
         """
+        self._max_ahead = max_ahead
         self._pool = pool
         self._directory = directory
         self._directory_for = directory_for or (lambda _: directory)
@@ -134,7 +137,7 @@ class AllocationService:
                 self._to_unlock.append(full.file)
             now = self._clock()
             quick = self._taken_at is not None and now - self._taken_at < _QUICK_FILL_SECONDS
-            self._taken_at, self._wanted_ahead = now, 2 if quick else 1
+            self._taken_at, self._wanted_ahead = now, min(2 if quick else 1, self._max_ahead)
             if self._ahead and self._ahead[0].file.base == base and self._ahead_exists():
                 self._taken = self._ahead.pop(0)
             else:

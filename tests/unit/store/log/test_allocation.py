@@ -236,6 +236,19 @@ def test_a_quick_writer_gets_two_segments_ahead(tmp_path: Path) -> None:
         file.close()
 
 
+def test_segments_ahead_of_a_quick_writer_can_be_capped(tmp_path: Path) -> None:
+    service = AllocationService(tmp_path, SIZE, max_ahead=1, clock=lambda: 0.0)
+    files = []
+    for base in (0, SIZE, 2 * SIZE):
+        files.append(service.take_next(base))
+        service.follow(files[-1], 0)
+        service._work_ahead()
+        assert names(tmp_path)[-1] == base + SIZE
+    service.stop()
+    for file in files:
+        file.close()
+
+
 def test_both_segments_ahead_go_when_another_is_asked_for(tmp_path: Path) -> None:
     service = AllocationService(tmp_path, SIZE, clock=lambda: 0.0)
     files = [service.take_next(number * SIZE) for number in range(2)]

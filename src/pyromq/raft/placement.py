@@ -1,0 +1,82 @@
+"""Where entries go in the stream of data files: the rule that keeps positions equal on all nodes.
+
+An entry follows the one before it. If its size and a blank exceed the room in the file, it opens
+the next file, and a blank fills the rest. A follower also accepts an entry that opens the next file
+although it would have fitted: its leader wrote the blank for a larger entry, which it lost.
+
+Pure. Called by `log`, with many entries at a time.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from pyromq.raft.format import BLANK_SIZE, HEADER_SIZE, MAX_ENTRY_SIZE, Columns, Numbers
+
+
+class MismatchError(ValueError):
+    """Entries that do not continue this log; nothing was written."""
+
+
+def place_entries(written: int, sizes: Numbers, file_size: int) -> Numbers:
+    """Return the positions of new entries in a log that ends at `written`.
+
+    Raises MismatchError for a size that DLedger does not store.
+    """
+    ends = np.cumsum(sizes)
+    positions: Numbers = ends - sizes + written
+    room = _room(written, file_size)
+    if not len(sizes) or int(ends[-1]) <= room:
+        return positions
+    _check_sizes(sizes, file_size)
+    first, placed, position = 0, 0, written
+    while True:
+        count = int(np.searchsorted(ends, placed + room, side="right"))
+        positions[first:count] = ends[first:count] - sizes[first:count] - placed + position
+        if count == len(sizes):
+            return positions
+        first, placed = count, int(ends[count] - sizes[count])
+        position = position - position % file_size + file_size
+        room = _room(position, file_size)
+
+
+def check_entries(columns: Columns, written: int, term: int, file_size: int) -> list[int]:
+    """Check that entries continue a log that ends at `written` with an entry of `term`.
+
+    Returns the numbers, in the batch, of entries that open a file. Raises MismatchError.
+    """
+    first, terms, positions, sizes = columns
+    _check_sizes(sizes, file_size)
+    if terms[0] < term or (terms[1:] < terms[:-1]).any():
+        raise MismatchError(f"a term falls at or after entry {first}, after term {term}")
+    before = np.empty_like(positions)
+    before[0] = written
+    np.add(positions[:-1], sizes[:-1], out=before[1:])
+    opens = positions != before
+    starts = before - before % file_size
+    wrong = positions % file_size + sizes + BLANK_SIZE > file_size
+    # An empty file is not skipped.
+    wrong |= opens & ((positions != starts + file_size) | (before == starts))
+    if wrong.any():
+        at = int(wrong.argmax())
+        raise MismatchError(
+            f"entry {first + at} of {int(sizes[at])} bytes at position {int(positions[at])}, but "
+            f"this log continues at {int(before[at])}"
+        )
+    numbers: list[int] = opens.nonzero()[0].tolist()
+    return numbers
+
+
+def _room(position: int, file_size: int) -> int:
+    """Return the largest size of an entry at `position`."""
+    return file_size - position % file_size - BLANK_SIZE
+
+
+def _check_sizes(sizes: Numbers, file_size: int) -> None:
+    least, most = int(sizes.min()), int(sizes.max())
+    limit = min(MAX_ENTRY_SIZE, _room(0, file_size))
+    if least <= HEADER_SIZE or most > limit:
+        raise MismatchError(
+            f"an entry of {most if most > limit else least} bytes: DLedger stores "
+            f"{HEADER_SIZE + 1} to {limit}"
+        )
