@@ -107,6 +107,14 @@ class Core:
         return self._member.committed
 
     @property
+    def durable_committed(self) -> int:
+        """Return the commit index that may be saved for the next start.
+
+        Beyond the durable entries a power cut can bring back others, which nobody committed.
+        """
+        return min(self._member.committed, self._member.ledger.durable_index)
+
+    @property
     def counted(self) -> int:
         """Return the index that a quorum holds, as far as this leader knows."""
         return self._leader.counted
@@ -118,8 +126,12 @@ class Core:
 
     def deadline(self) -> int:
         """Return the time at which `tick` has work again, if nothing else happens."""
-        deadlines = (self._leader.deadline(), self._follower.deadline(), self._transfer.deadline())
-        return min(self._election.deadline(), *(each for each in deadlines if each is not None))
+        earliest = self._election.deadline()
+        for part in (self._leader, self._follower, self._transfer):
+            deadline = part.deadline()
+            if deadline is not None and deadline < earliest:
+                earliest = deadline
+        return earliest
 
     def tick(self, now: int) -> list[Effect]:
         """Do everything that is due."""

@@ -185,7 +185,8 @@ class Dispatcher:
         if oldest and now > oldest.sent + self._settings.push_timeout:
             self._push(oldest.first, oldest.last, now)
         elif now > self._last_push + self._settings.commit_interval:
-            self._send(PushType.COMMIT, ())
+            # A follower that has restarted refuses it; a Java follower never does.
+            self._requests[self._send(PushType.COMMIT, ())] = _Flight(NONE, NONE, now)
             self._last_push = now
 
     def _push(self, first: int, end: int, now: int) -> int | None:

@@ -18,11 +18,11 @@ Java's peers depend on these rules, and they differ from the Raft paper:
 
 Two rules are our own, both legal for any candidate:
 
-- Against 4: a node that voted for itself before a restart asks in a new term. Java asks in the old one, and
-  its voters agree again. If a power cut has shortened the log meanwhile, the node would write
-  other entries with the same index and term, and the group could not tell them apart.
-- Against 7: a leader that sees a peer of a higher term in `max_rounds_behind` rounds in succession becomes a
-  candidate of that term, so that the peer can follow somebody again.
+- Against 4: a node that voted for itself before a restart asks in a new term. Java asks in the old
+  one, and its voters agree again. If a power cut has shortened the log meanwhile, the node would
+  write other entries with the same index and term, and the group could not tell them apart.
+- Against 7: a leader that sees a peer of a higher term in `max_rounds_behind` rounds in succession
+  becomes a candidate of that term, so that the peer can follow somebody again.
 
 Called by the core, on its thread.
 """

@@ -12,7 +12,8 @@ that make a Java leader compare again:
 
 - Every push must be of the current term and from the current leader.
 - APPEND and COMMIT need a log in step: a COMPARE that matched the end, or a TRUNCATE, since this
-  node became a follower.
+  node became a follower, or a last entry of the leader's term. A restarted follower answers 406 to
+  COMMIT until then, which makes our leaders compare; Java's ignore it and compare at the next APPEND.
 - A TRUNCATE at an entry that a log in step holds cuts nothing: it is a late copy of an old one.
 - A TRUNCATE beyond the end, which restarts the whole log, needs a COMPARE before it.
 
@@ -115,6 +116,10 @@ class Follower:
     def _is_in_step(self) -> bool:
         return self._in_step == self._member.changes
 
+    def _is_prefix(self) -> bool:
+        """Whether the log is a prefix of the leader's: nobody else writes entries of its term."""
+        return self._is_in_step() or self._member.ledger.end_term == self._member.term
+
     def _compare(self, push: _Waiting) -> None:
         self._waiting.clear()
         request, ledger = push.request, self._member.ledger
@@ -158,13 +163,13 @@ class Follower:
     def _may_restart(self, index: int) -> bool:
         if not self._settings.check_term_of_pushes or index <= self._member.ledger.end_index + 1:
             return True
-        return self._compared == self._member.changes and not self._is_in_step()
+        return self._compared == self._member.changes
 
     def _append(self, push: _Waiting) -> None:
         end, request = self._member.ledger.end_index, push.request
         if request.last_index <= end and not self._settings.check_term_of_pushes:
             self._append_held(push)
-        elif not self._is_current(request) or not self._is_in_step():
+        elif not self._is_current(request) or not self._is_prefix():
             self._answer(push, Code.INCONSISTENT_STATE)
         elif request.first_index > end + 1:
             self._wait(push)
@@ -202,18 +207,19 @@ class Follower:
                 self._in_step = NONE
                 self._answer(push, Code.INCONSISTENT_STATE)
                 return
+        self._in_step = member.changes
         self._succeed(push, push.request.last_index)
         member.commit(push.request.commit_index)
 
     def _commit(self, push: _Waiting) -> None:
         request = push.request
         if self._settings.check_term_of_pushes:
-            may_commit = self._is_current(request) and self._is_in_step()
+            may_commit = self._is_current(request) and self._is_prefix()
         else:
             may_commit = request.term >= self._member.term
         if may_commit:
             self._member.commit(request.commit_index)
-        self._answer(push, Code.SUCCESS)
+        self._answer(push, Code.SUCCESS if may_commit else Code.INCONSISTENT_STATE)
 
     def _succeed(self, push: _Waiting, index: int) -> None:
         """Acknowledge that the log holds the leader's entries up to `index`."""
