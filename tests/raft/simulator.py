@@ -94,7 +94,10 @@ class Simulation:
     """One run of a group."""
 
     def __init__(
-        self, seed: int, mode: Mode = Mode.CRASHES, change: Callable[[Settings], Settings] | None = None
+        self,
+        seed: int,
+        mode: Mode = Mode.CRASHES,
+        change: Callable[[Settings], Settings] | None = None,
     ) -> None:
         self.random = random.Random(seed)
         self.mode = mode
@@ -186,7 +189,9 @@ class Simulation:
             return
         generator = self.random
         node = generator.choice(list(self.nodes.values()))
-        leaders = [each for each in self.nodes.values() if each.core and each.core.role is Role.LEADER]
+        leaders = [
+            each for each in self.nodes.values() if each.core and each.core.role is Role.LEADER
+        ]
         if leaders and generator.random() < 0.4:
             node = generator.choice(leaders)
         kind = generator.random()
@@ -204,7 +209,9 @@ class Simulation:
             self._transfer(node)
         else:
             node.ledger.expire_before(generator.randint(0, max(0, node.committed)))
-        self._after(generator.choice((50, 800, 4000, 9000)) + generator.randrange(200), self._trouble)
+        self._after(
+            generator.choice((50, 800, 4000, 9000)) + generator.randrange(200), self._trouble
+        )
 
     def _partition(self, name: str) -> None:
         others = [each for each in self.nodes if each != name]
@@ -226,10 +233,15 @@ class Simulation:
                 leader_id=node.name,
                 term=node.core.term,
                 transfer_id=node.name,
-                transferee_id=self.random.choice([each for each in self.nodes if each != node.name]),
+                transferee_id=self.random.choice(
+                    [each for each in self.nodes if each != node.name]
+                ),
                 take_leadership_ledger_index=NONE,
             )
-            self._apply(node, node.core.step(Envelope("client", node.name, 1, request), node.local(self.now)))
+            self._apply(
+                node,
+                node.core.step(Envelope("client", node.name, 1, request), node.local(self.now)),
+            )
 
     def heal(self) -> None:
         """Stop all faults and start all nodes."""
@@ -314,7 +326,9 @@ class Simulation:
             if isinstance(effect, Send):
                 self._send(node, effect.envelope)
             elif isinstance(effect, Persist):
-                if effect.term < node.term or (effect.term == node.term and node.vote not in (None, effect.vote)):
+                if effect.term < node.term or (
+                    effect.term == node.term and node.vote not in (None, effect.vote)
+                ):
                     raise Violation(f"{node.name} persists {effect} over {node.term}, {node.vote}")
                 node.term, node.vote = effect.term, effect.vote
             elif isinstance(effect, RoleChanged):
@@ -362,7 +376,9 @@ class Simulation:
     # Clients.
 
     def _client(self) -> None:
-        leaders = [node for node in self.nodes.values() if node.core and node.core.role is Role.LEADER]
+        leaders = [
+            node for node in self.nodes.values() if node.core and node.core.role is Role.LEADER
+        ]
         for node in leaders:
             assert node.core is not None
             self._proposals += 1
@@ -398,7 +414,9 @@ class Simulation:
         if change.role is not Role.LEADER:
             return
         if self.leaders.setdefault(change.term, node.name) != node.name:
-            raise Violation(f"{node.name} and {self.leaders[change.term]} lead in term {change.term}")
+            raise Violation(
+                f"{node.name} and {self.leaders[change.term]} lead in term {change.term}"
+            )
         if not self.promises_commitment:
             return
         for index, entry in self.chosen.items():

@@ -6,7 +6,8 @@
 
 COMPARE looks for the last common entry, from the leader's end down. TRUNCATE makes the follower
 cut its log behind that entry. APPEND streams the entries behind it. The watermark is the last
-entry that the follower is known to hold; it only rises within a term.
+entry that the follower is known to hold. The answer to a COMMIT tells if the follower has restarted
+with a shorter log; Java ignores it, and such a follower waits for the next APPEND.
 
 Java counts the entry of a successful COMPARE at once, and skips TRUNCATE if the follower ends
 there. Its followers answer COMPARE in any term, so that count is worth nothing: the follower may
@@ -28,6 +29,8 @@ from pyromq.raft.messages import NONE, Code, Entry, Failed, PushRequest, PushRes
 
 
 class _Flight(NamedTuple):
+    """An APPEND; or a COMMIT, with -1 as its first index and the watermark as its last."""
+
     first: int
     last: int
     sent: int
@@ -133,7 +136,10 @@ class Dispatcher:
         elif flight := self._requests.pop(request_id, None):
             if isinstance(response, Failed) or response.term != self._member.term:
                 return
-            if response.code is Code.SUCCESS:
+            if flight.first == NONE and response.end_index < flight.last:
+                self.watermark = response.end_index  # a power cut took what it had acknowledged
+                self._restart(now)
+            elif response.code is Code.SUCCESS:
                 self._raise_watermark(flight.last)
             elif response.code is Code.INCONSISTENT_STATE:
                 self._restart(now)
@@ -185,8 +191,7 @@ class Dispatcher:
         if oldest and now > oldest.sent + self._settings.push_timeout:
             self._push(oldest.first, oldest.last, now)
         elif now > self._last_push + self._settings.commit_interval:
-            # A follower that has restarted refuses it; a Java follower never does.
-            self._requests[self._send(PushType.COMMIT, ())] = _Flight(NONE, NONE, now)
+            self._requests[self._send(PushType.COMMIT, ())] = _Flight(NONE, self.watermark, now)
             self._last_push = now
 
     def _push(self, first: int, end: int, now: int) -> int | None:

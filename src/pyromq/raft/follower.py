@@ -14,7 +14,7 @@ that make a Java leader compare again:
 - APPEND and COMMIT need a log in step: a COMPARE that matched the end, or a TRUNCATE, since this
   node became a follower, or a last entry of the leader's term. A restarted follower answers 406 to
   COMMIT until then, which makes our leaders compare; Java's ignore it and compare at the next APPEND.
-- A TRUNCATE at an entry that a log in step holds cuts nothing: it is a late copy of an old one.
+- A TRUNCATE at an entry that a log in step holds, or held, cuts nothing: it is a late copy.
 - A TRUNCATE beyond the end, which restarts the whole log, needs a COMPARE before it.
 
 With `flush_before_ack`, success is answered once the entries survive a power cut; an answer that
@@ -142,7 +142,7 @@ class Follower:
         member, request, ledger = self._member, push.request, self._member.ledger
         (entry,) = request.entries
         is_held = ledger.entry(entry.index) == entry
-        if not self._is_current(request) or not self._may_restart(entry.index):
+        if not self._is_current(request) or not self._may_truncate(entry.index):
             self._answer(push, Code.INCONSISTENT_STATE)
             return
         kept = entry.index if is_held else entry.index - 1
@@ -160,10 +160,14 @@ class Follower:
         self._succeed(push, entry.index)
         member.commit(request.commit_index)
 
-    def _may_restart(self, index: int) -> bool:
-        if not self._settings.check_term_of_pushes or index <= self._member.ledger.end_index + 1:
+    def _may_truncate(self, index: int) -> bool:
+        """Whether the leader can mean its current log: before the begin and beyond the end, too."""
+        ledger = self._member.ledger
+        if not self._settings.check_term_of_pushes:
             return True
-        return self._compared == self._member.changes
+        if index < ledger.begin_index and self._is_in_step():
+            return False
+        return index <= ledger.end_index + 1 or self._compared == self._member.changes
 
     def _append(self, push: _Waiting) -> None:
         end, request = self._member.ledger.end_index, push.request
