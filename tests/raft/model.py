@@ -1,16 +1,17 @@
 """An exhaustive search of the rules: every behaviour of three nodes within bounds.
 
-The model is smaller than the core. Entries are their terms, and a message is a fact that stays true:
-a leader's log only grows within its term, so "some push of term t and index i is in flight" follows
-from the leader's log, and any push may arrive late, twice, or never. Time, crashes without loss and
-lost messages need no action of their own: they are actions that never happen. Each node has its own
-`Rules`, so that mixed groups can be searched.
+The model is smaller than the core. Entries are their terms, and a message is a fact that stays
+true: a leader's log only grows within its term, so "a push of term t and index i is in flight"
+follows from the leader's log, and any push may arrive late, twice, or never. Time, crashes without
+loss and lost messages need no action of their own: they are actions that never happen. Each node
+has its own `Rules`, so that mixed groups can be searched.
 
 A state is (nodes, terms, chosen):
 
-- a node is (term, vote, votes, follows, log): `votes` is a bit mask while it is a candidate; `follows`
-  is 0, 1 (follows the leader of its term) or 2 (and its log is in step);
-- a term is None or (leader, log, committed, acked, found), with one number for each node in the last
+- a node is (term, vote, votes, follows, log): `votes` is a bit mask while it is a candidate;
+  `follows` is 0, 1 (follows the leader of its term), 2 (and its log is in step) or 3 (is a
+  candidate again, with a log in step);
+- a term is None or (leader, log, committed, acked, found), with a number for each node in the last
   two: entries that the leader counts, and a bit mask of the indexes where it may send a TRUNCATE;
 - chosen has (entry, term of the commit) for every entry that a node promised to keep.
 
@@ -21,7 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import permutations, product
+from itertools import pairwise, permutations, product
 from typing import Final
 
 from pyromq.raft.member import CommitRule
@@ -38,6 +39,7 @@ State = tuple[tuple[Node, ...], tuple[Term, ...], Chosen]
 CANDIDATE: Final = 0
 FOLLOWS: Final = 1
 IN_STEP: Final = 2
+LEFT_IN_STEP: Final = 3
 
 
 @dataclass(frozen=True)
@@ -82,7 +84,7 @@ class Result:
     is_complete: bool
 
 
-class Broken(Exception):
+class BrokenError(Exception):
     """Raised by a step that breaks a property."""
 
 
@@ -101,7 +103,7 @@ def search(group: tuple[Rules, ...], bounds: Bounds) -> Result:
                     label, successor = next(steps)
                 except StopIteration:
                     break
-                except Broken as error:
+                except BrokenError as error:
                     trace = tuple(_trace(model, parents, state))
                     found = Violation(error.args[0], trace)
                     return Result(len(parents), found, is_complete=False)
@@ -133,7 +135,7 @@ def _trace(model: Model, parents: dict[State, tuple[State, str] | None], state: 
     try:
         for _ in model.steps(current):
             pass
-    except Broken as error:
+    except BrokenError as error:
         labels.append(error.args[1])
     return labels
 
@@ -151,7 +153,9 @@ class Model:
     def __init__(self, group: tuple[Rules, ...], bounds: Bounds) -> None:
         self._group = group
         self._bounds = bounds
-        self._kinds = [sorted(set(group), key=repr).index(rules) for rules in group]
+        #: Nodes with the same rules are next to each other: `canonical` sorts by kind first.
+        self._kinds = [list(dict.fromkeys(group)).index(rules) for rules in group]
+        assert self._kinds == sorted(self._kinds)
 
     def start(self) -> State:
         """Return the state of three new nodes."""
@@ -178,16 +182,17 @@ class Model:
         term, vote, votes, follows, log = nodes[me]
         first = term if vote == -1 else term + 1
         for higher in range(first, self._bounds.max_term + 1):
-            stands: Node = (higher, me, 1 << me, CANDIDATE, log)
+            was_in_step = higher == term and follows in (IN_STEP, LEFT_IN_STEP)
+            stands: Node = (higher, me, 1 << me, LEFT_IN_STEP if was_in_step else CANDIDATE, log)
             yield f"{NAMES[me]} becomes a candidate of term {higher}", _with_node(state, me, stands)
         if votes:
             if votes.bit_count() >= 2:
                 label = f"{NAMES[me]} wins term {term}"
                 if terms[term] is not None:
-                    raise Broken("election safety", label)
+                    raise BrokenError("election safety", label)
                 for index, (entry, committed_in) in enumerate(chosen):
                     if committed_in < term and (index >= len(log) or log[index] != entry):
-                        raise Broken("leader completeness", label)
+                        raise BrokenError("leader completeness", label)
                 leads: Node = (term, me, 0, CANDIDATE, log)
                 lead: Term = (me, log, 0, (0, 0, 0), (0, 0, 0))
                 yield label, _with_term(_with_node(state, me, leads), term, lead)
@@ -196,8 +201,10 @@ class Model:
                     yield from self._vote(state, voter, me)
         for later in range(term, self._bounds.max_term + 1):
             other = terms[later]
-            if other and other[0] != me and (later > term or not follows):
-                joins: Node = (later, vote if later == term else -1, 0, FOLLOWS, log)
+            if other and other[0] != me and (later > term or follows in (CANDIDATE, LEFT_IN_STEP)):
+                was_in_step = later == term and follows == LEFT_IN_STEP
+                joined = IN_STEP if was_in_step else FOLLOWS
+                joins: Node = (later, vote if later == term else -1, 0, joined, log)
                 label = f"{NAMES[me]} follows {NAMES[other[0]]} of term {later}"
                 yield label, _with_node(state, me, joins)
 
@@ -209,7 +216,7 @@ class Model:
         if wanted == term and vote != -1:
             return
         voted: Node = (wanted, candidate, 0, follows if wanted == term else CANDIDATE, log)
-        counted: Node = (wanted, candidate, votes | 1 << voter, CANDIDATE, other)
+        counted: Node = (wanted, candidate, votes | 1 << voter, state[0][candidate][3], other)
         after = _with_node(_with_node(state, voter, voted), candidate, counted)
         yield f"{NAMES[voter]} votes for {NAMES[candidate]} in term {wanted}", after
 
@@ -248,7 +255,7 @@ class Model:
         if self._group[me].promises == "own term" and log[-1] != term:
             return chosen
         if any(entry != known[0] for entry, known in zip(log, chosen, strict=False)):
-            raise Broken("state-machine safety", label)
+            raise BrokenError("state-machine safety", label)
         return chosen + tuple((entry, term) for entry in log[len(chosen) :])
 
     # Replication.
@@ -256,9 +263,9 @@ class Model:
     def _replicate(self, state: State, term: int, follower: int) -> Iterator[tuple[str, State]]:
         lead = state[1][term]
         assert lead is not None
-        me, lead_log, committed, acked, found = lead
-        my_term, vote, votes, follows, log = node = state[0][follower]
-        if not follows:
+        me, lead_log, committed, acked, _ = lead
+        my_term, vote, votes, follows, log = state[0][follower]
+        if follows not in (FOLLOWS, IN_STEP):
             return
         is_current = my_term == term
         is_strict = self._group[follower].checks_term_of_pushes
@@ -268,14 +275,16 @@ class Model:
         if is_current:
             yield from self._truncate(state, term, follower, pair)
         index = len(log)
-        if is_current and acked[follower] and index < len(lead_log):
-            if follows == IN_STEP or not is_strict:
-                longer: Node = (my_term, vote, votes, follows, (*log, lead_log[index]))
-                after = _with_term(state, term, _acked(lead, follower, index + 1))
-                yield f"APPEND {index} from {pair}", self._written(after, follower, longer, pair)
-        if is_current if is_strict else my_term <= term:
-            if committed and acked[follower] and (follows == IN_STEP or not is_strict):
-                self._check_served(state, node[4][:committed], f"COMMIT from {pair}", me)
+        accepts = acked[follower] and (follows == IN_STEP or not is_strict)
+        if accepts and is_current and index < len(lead_log):
+            longer: Node = (my_term, vote, votes, follows, (*log, lead_log[index]))
+            # Our leader ignores answers to what it sent before a COMPARE; Java's does not.
+            ignores = self._group[me].truncates_after_compare and not is_strict
+            count = 0 if ignores and lead[4][follower] else index + 1
+            after = _with_term(state, term, _acked(lead, follower, count))
+            yield f"APPEND {index} from {pair}", self._written(after, follower, longer, pair)
+        if accepts and committed and (is_current or (my_term < term and not is_strict)):
+            self._check_served(state, log[:committed], f"COMMIT from {pair}", me)
 
     def _compare(
         self, state: State, term: int, follower: int, pair: str
@@ -284,8 +293,12 @@ class Model:
         assert lead is not None
         me, lead_log, _, acked, _ = lead
         log = state[0][follower][4]
-        for index in range(len(lead_log)):
+        # Our leader never compares below what a follower has acknowledged to it.
+        first = max(0, acked[follower] - 1) if self._group[me].truncates_after_compare else 0
+        for index in range(first, len(lead_log)):
             is_equal = index < len(log) and log[index] == lead_log[index]
+            if not self._may_compare(state, term, follower, index):
+                continue
             is_end = index == len(log) - 1
             if is_equal and is_end and not self._group[me].truncates_after_compare:
                 after = _acked(lead, follower, index + 1)
@@ -297,6 +310,20 @@ class Model:
                 after = _acked(lead, follower, index + 1)
                 label = f"APPEND {index}, held already, from {pair}"
                 yield label, _with_term(state, term, after)
+
+    def _may_compare(self, state: State, term: int, follower: int, index: int) -> bool:
+        """Whether a leader that compares from its end down can arrive at this index."""
+        lead = state[1][term]
+        assert lead is not None
+        me, lead_log, _, acked, _ = lead
+        _, _, _, follows, log = state[0][follower]
+        after = index + 1
+        if after >= min(len(log), len(lead_log)) or log[after] != lead_log[after]:
+            return True
+        # Both hold the next entry: an APPEND in flight arrived after the leader had looked there.
+        if self._group[follower].checks_term_of_pushes and follows == IN_STEP:
+            return True
+        return not self._group[me].truncates_after_compare and acked[follower] > after
 
     def _found(self, lead: Term, follower: int, index: int) -> Term:
         """Let the leader send TRUNCATE; only our followers withstand late copies of older ones."""
@@ -335,16 +362,15 @@ class Model:
             other, log = state[0][each][4], node[4]
             if each != follower:
                 equal = [mine == theirs for mine, theirs in zip(log, other, strict=False)]
-                if any(
-                    later and not earlier for earlier, later in zip(equal, equal[1:], strict=False)
-                ):
-                    raise Broken("log matching", f"push from {pair}")
+                if any(later and not earlier for earlier, later in pairwise(equal)):
+                    raise BrokenError("log matching", f"push from {pair}")
         return after
 
     def _check_served(self, state: State, log: Log, label: str, leader: int) -> None:
-        if self._group[leader].promises == "all":
-            if any(entry != known[0] for entry, known in zip(log, state[2], strict=False)):
-                raise Broken("state-machine safety", label)
+        is_promised = self._group[leader].promises == "all"
+        both = zip(log, state[2], strict=False)
+        if is_promised and any(entry != known[0] for entry, known in both):
+            raise BrokenError("state-machine safety", label)
 
     # Symmetry.
 

@@ -1,12 +1,13 @@
 """A deterministic simulator of a group: one seed, one run.
 
-`Simulation(seed, mode)` draws a group of three or five nodes and a mix of faults from the seed: lost,
-late, duplicated and reordered messages, partitions of one direction or both, process crashes and
+`Simulation(seed, mode)` draws a group of three or five nodes and a mix of faults from the seed:
+lost, late, duplicated and reordered messages, partitions in one direction or both, crashes and
 power cuts in the middle of a step, skewed clocks, expired entries, transfers of leadership. `run`
 lets clients propose entries meanwhile, then heals everything and expects the group to agree.
 
-Checked after each step: election safety, log matching, and, as far as the mode promises them, leader
-completeness, state-machine safety and commit monotonicity; at the end liveness and equal logs.
+Checked after each step: election safety, log matching, and, as far as the mode promises them,
+leader completeness, state-machine safety and commit monotonicity; at the end liveness and equal
+logs.
 
 Requests and responses belong to a connection: they die with the process at either end.
 """
@@ -18,6 +19,7 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from enum import Enum
+from typing import Any
 
 from pyromq.raft.core import Core
 from pyromq.raft.member import (
@@ -49,7 +51,7 @@ class Mode(Enum):
     POWER_CUTS_UNFLUSHED = "power cuts, no flush before ack"
 
 
-class Violation(AssertionError):
+class ViolationError(AssertionError):
     """A property does not hold."""
 
 
@@ -155,7 +157,9 @@ class Simulation:
         self._until(milliseconds)
         self.heal()
         if not self._until(self.now + HEALED_MILLISECONDS, self._has_agreed):
-            raise Violation(f"no agreement {HEALED_MILLISECONDS // 1000} s after healing: {self}")
+            raise ViolationError(
+                f"no agreement {HEALED_MILLISECONDS // 1000} s after healing: {self}"
+            )
 
     def _until(self, end: int, condition: Callable[[], bool] | None = None) -> bool:
         while self._heap and self._heap[0][0] <= end:
@@ -326,23 +330,26 @@ class Simulation:
             if isinstance(effect, Send):
                 self._send(node, effect.envelope)
             elif isinstance(effect, Persist):
-                if effect.term < node.term or (
-                    effect.term == node.term and node.vote not in (None, effect.vote)
-                ):
-                    raise Violation(f"{node.name} persists {effect} over {node.term}, {node.vote}")
-                node.term, node.vote = effect.term, effect.vote
+                self._persist(node, effect)
             elif isinstance(effect, RoleChanged):
                 self._check_role(node, effect)
             elif isinstance(effect, Committed):
                 self._check_commit(node, effect)
             elif isinstance(effect, CommittedLost):
                 if self.promises_commitment:
-                    raise Violation(f"{node.name} lost committed entries: {effect}")
+                    raise ViolationError(f"{node.name} lost committed entries: {effect}")
                 node.committed = effect.index
         if node.core:
             if node.ledger.durable_index != node.ledger.end_index:
                 self._after(self.random.choice((1, 10, 10, 200)), lambda: self._flush(node))
             self._schedule(node)
+
+    def _persist(self, node: Node, effect: Persist) -> None:
+        if effect.term < node.term:
+            raise ViolationError(f"{node.name} goes back from term {node.term}: {effect}")
+        if effect.term == node.term and node.vote not in (None, effect.vote):
+            raise ViolationError(f"{node.name} voted for {node.vote}: {effect}")
+        node.term, node.vote = effect.term, effect.vote
 
     def _flush(self, node: Node) -> None:
         if node.core and node.ledger.durable_index != node.ledger.end_index:
@@ -404,7 +411,9 @@ class Simulation:
             else:
                 other, term_before = known
                 if other != entry or (before and term_before not in (None, before.term)):
-                    raise Violation(f"{node.name} has {entry} after {before}, another node {known}")
+                    raise ViolationError(
+                        f"{node.name} has {entry} after {before}, another node {known}"
+                    )
                 if term_before is not None or before is None:
                     return  # what precedes a known entry has been checked
                 self._known[key] = (entry, before.term)
@@ -414,23 +423,23 @@ class Simulation:
         if change.role is not Role.LEADER:
             return
         if self.leaders.setdefault(change.term, node.name) != node.name:
-            raise Violation(
+            raise ViolationError(
                 f"{node.name} and {self.leaders[change.term]} lead in term {change.term}"
             )
         if not self.promises_commitment:
             return
         for index, entry in self.chosen.items():
-            if self._chosen_in[index] < change.term and index >= node.ledger.begin_index:
-                if node.ledger.entry(index) != entry:
-                    raise Violation(
-                        f"{node.name} leads in term {change.term} without {entry},"
-                        f" committed in term {self._chosen_in[index]}"
-                    )
+            is_due = self._chosen_in[index] < change.term and index >= node.ledger.begin_index
+            if is_due and node.ledger.entry(index) != entry:
+                raise ViolationError(
+                    f"{node.name} leads in term {change.term} without {entry},"
+                    f" committed in term {self._chosen_in[index]}"
+                )
 
     def _check_commit(self, node: Node, effect: Committed) -> None:
         assert node.core is not None
         if effect.index <= node.committed:
-            raise Violation(f"{node.name} commits {effect.index} after {node.committed}")
+            raise ViolationError(f"{node.name} commits {effect.index} after {node.committed}")
         first = max(node.committed + 1, node.ledger.begin_index)
         node.committed = effect.index
         if not self.promises_commitment:
@@ -438,9 +447,9 @@ class Simulation:
         for index in range(first, effect.index + 1):
             entry = node.ledger.entry(index)
             if entry is None:
-                raise Violation(f"{node.name} commits {index}, which it does not have")
+                raise ViolationError(f"{node.name} commits {index}, which it does not have")
             if self.chosen.setdefault(index, entry) != entry:
-                raise Violation(f"{node.name} commits {entry}, others {self.chosen[index]}")
+                raise ViolationError(f"{node.name} commits {entry}, others {self.chosen[index]}")
             self._chosen_in.setdefault(index, node.core.term)
 
     def __str__(self) -> str:
@@ -451,13 +460,12 @@ class Simulation:
         )
 
 
-def simulate(seed: int, mode: Mode, **changes: object) -> Simulation:
+def simulate(seed: int, mode: Mode, **changes: Any) -> Simulation:
     """Run one seed; a failure names it."""
-    change = (lambda settings: replace(settings, **changes)) if changes else None  # type: ignore[arg-type]
-    simulation = Simulation(seed, mode, change)
+    simulation = Simulation(seed, mode, lambda settings: replace(settings, **changes))
     try:
         simulation.run()
-    except (Violation, AssertionError) as error:
+    except (ViolationError, AssertionError) as error:
         error.add_note(f"seed {seed}, {mode.name}: simulate({seed}, Mode.{mode.name})")
         raise
     return simulation

@@ -173,6 +173,7 @@ class Core:
             self._member.send(sender, request_id, self._election.heartbeat(request, now))
         elif isinstance(request, PushRequest):
             self._follower.push(sender, request_id, request, now)
+            self._transfer.tick(now)  # this may be the entry that a transferee waits for
         elif isinstance(request, TransferRequest):
             self._transfer.request(sender, request_id, request, now)
 

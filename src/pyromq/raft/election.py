@@ -289,8 +289,7 @@ class Election:
         self._member.become_leader(f"{accepted} of {len(self._settings.peers)} nodes accepted")
         self.live.clear()
         self._rounds_behind = 0
-        self._beats = None
-        self._next_beat_at = now
+        self._start_heartbeats(now)
 
     # Heartbeats.
 

@@ -11,9 +11,9 @@ entries (docs/adr/2026-11-17-dledger-rules.md has the traces). Our rules are str
 that make a Java leader compare again:
 
 - Every push must be of the current term and from the current leader.
-- APPEND and COMMIT need a log in step: a COMPARE that matched the end, or a TRUNCATE, since this
-  node became a follower, or a last entry of the leader's term. A restarted follower answers 406 to
-  COMMIT until then, which makes our leaders compare; Java's ignore it and compare at the next APPEND.
+- APPEND and COMMIT need a log in step: a COMPARE that matched the end, or a TRUNCATE, in this
+  term, or a last entry of the leader's term. A restarted follower answers 406 to
+  COMMIT until then: our leaders compare at once, Java's at the next APPEND.
 - A TRUNCATE at an entry that a log in step holds, or held, cuts nothing: it is a late copy.
 - A TRUNCATE beyond the end, which restarts the whole log, needs a COMPARE before it.
 
@@ -54,7 +54,8 @@ class Follower:
         self._settings = member.settings
         self._waiting: dict[int, _Waiting] = {}
         self._held: list[_Held] = []
-        #: Values of `member.changes`: in step, and compared, since that change of role.
+        #: Terms in which the log was found in step, and compared. Only one leader writes in a term,
+        #: so both outlast a time as candidate of the same term.
         self._in_step = NONE
         self._compared = NONE
 
@@ -114,7 +115,7 @@ class Follower:
         return request.term == member.term and request.leader_id == member.leader
 
     def _is_in_step(self) -> bool:
-        return self._in_step == self._member.changes
+        return self._in_step == self._member.term
 
     def _is_prefix(self) -> bool:
         """Whether the log is a prefix of the leader's: nobody else writes entries of its term."""
@@ -127,10 +128,10 @@ class Follower:
             self._answer(push, Code.INCONSISTENT_TERM)
             return
         (entry,) = request.entries
-        self._compared = self._member.changes
+        self._compared = self._member.term
         if ledger.entry(entry.index) == entry:
             if entry.index == ledger.end_index and self._is_current(request):
-                self._in_step = self._member.changes
+                self._in_step = self._member.term
             self._succeed(push, entry.index)
         else:
             if entry.index <= ledger.end_index:
@@ -156,7 +157,7 @@ class Follower:
             if kept < member.committed:
                 member.effects.append(CommittedLost(kept, member.committed))
                 member.committed = kept
-        self._in_step = member.changes
+        self._in_step = member.term
         self._succeed(push, entry.index)
         member.commit(request.commit_index)
 
@@ -167,7 +168,7 @@ class Follower:
             return True
         if index < ledger.begin_index and self._is_in_step():
             return False
-        return index <= ledger.end_index + 1 or self._compared == self._member.changes
+        return index <= ledger.end_index + 1 or self._compared == self._member.term
 
     def _append(self, push: _Waiting) -> None:
         end, request = self._member.ledger.end_index, push.request
@@ -211,7 +212,7 @@ class Follower:
                 self._in_step = NONE
                 self._answer(push, Code.INCONSISTENT_STATE)
                 return
-        self._in_step = member.changes
+        self._in_step = member.term
         self._succeed(push, push.request.last_index)
         member.commit(push.request.commit_index)
 
