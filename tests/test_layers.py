@@ -27,6 +27,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "store": frozenset({"protocol", "base"}),
     "remoting": frozenset({"protocol", "base"}),
     "replication": frozenset({"remoting", "store", "protocol", "base"}),
+    "raft": frozenset({"remoting", "store", "protocol", "base"}),
     "nameserver": frozenset({"remoting", "protocol", "base"}),
     "broker": frozenset({"replication", "remoting", "store", "protocol", "base"}),
     "client": frozenset({"remoting", "protocol", "base"}),

@@ -278,9 +278,7 @@ class Model:
         accepts = acked[follower] and (follows == IN_STEP or not is_strict)
         if accepts and is_current and index < len(lead_log):
             longer: Node = (my_term, vote, votes, follows, (*log, lead_log[index]))
-            # Our leader ignores answers to what it sent before a COMPARE; Java's does not.
-            ignores = self._group[me].truncates_after_compare and not is_strict
-            count = 0 if ignores and lead[4][follower] else index + 1
+            count = 0 if self._ignores(lead, follower) else index + 1
             after = _with_term(state, term, _acked(lead, follower, count))
             yield f"APPEND {index} from {pair}", self._written(after, follower, longer, pair)
         if accepts and committed and (is_current or (my_term < term and not is_strict)):
@@ -306,10 +304,21 @@ class Model:
             elif is_equal or (index == 0 and (not log or log[0] != lead_log[0])):
                 after = self._found(lead, follower, index)
                 yield f"COMPARE {index} from {pair}", _with_term(state, term, after)
-            if is_equal and acked[follower]:  # a late or repeated APPEND
+            if is_equal and acked[follower] and not self._ignores(lead, follower):
+                # A late or repeated APPEND.
                 after = _acked(lead, follower, index + 1)
                 label = f"APPEND {index}, held already, from {pair}"
                 yield label, _with_term(state, term, after)
+
+    def _ignores(self, lead: Term, follower: int) -> bool:
+        """Whether the leader ignores answers to what it sent before a COMPARE; Java's does not.
+
+        With our followers `found` has late copies too, and nothing is cut: no need to know.
+        """
+        assert lead is not None
+        is_strict = self._group[follower].checks_term_of_pushes
+        is_comparing = self._group[lead[0]].truncates_after_compare and bool(lead[4][follower])
+        return is_comparing and not is_strict
 
     def _may_compare(self, state: State, term: int, follower: int, index: int) -> bool:
         """Whether a leader that compares from its end down can arrive at this index."""

@@ -116,7 +116,9 @@ class Script:
             effects = self.core.tick(self._now)
         elif words[0] == "propose":
             result, effects = self.core.propose(b"", self._now)
-            told = [f"refused {result.name}" if isinstance(result, Code) else f"entry {_of(result)}"]
+            told = [
+                f"refused {result.name}" if isinstance(result, Code) else f"entry {_of(result)}"
+            ]
             return told + [self._text(effect) for effect in effects]
         elif words[0] == "flush":
             self.ledger.flush()
