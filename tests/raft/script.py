@@ -80,7 +80,7 @@ def run(path: Path) -> str:
         elif line.startswith(">"):
             assert node is not None
             lines.append(line)
-            lines += [f"  {effect}" for effect in node.input(line[1:].split())] or ["  nothing"]
+            lines += [f"  {effect}" for effect in node.input(line[1:])] or ["  nothing"]
         elif not line.startswith("  "):
             lines.append(line)
     return "\n".join(lines) + "\n"
@@ -109,8 +109,9 @@ class Script:
         persisted = Persisted(term, vote)
         self.core = Core(settings, persisted, self.ledger, random.Random(7), 0)
 
-    def input(self, words: list[str]) -> list[str]:
+    def input(self, line: str) -> list[str]:
         """Apply one line; return the effects."""
+        words = line.split()
         if words[0] == "tick":
             self._now = int(words[1])
             effects = self.core.tick(self._now)
@@ -165,7 +166,7 @@ class Script:
     def _text(self, effect: Effect) -> str:
         if isinstance(effect, Send):
             envelope = effect.envelope
-            kind = _KINDS.get(type(envelope.body))  # type: ignore[arg-type]
+            kind = _KINDS.get(type(envelope.body))
             if kind:
                 self._sent[envelope.recipient, kind] = envelope.request_id
                 self._last[envelope.recipient] = envelope.request_id
@@ -182,7 +183,7 @@ class Script:
         return f"lost committed entries {effect.index + 1} to {effect.committed}"
 
 
-def _value(text: str) -> object:
+def _value(text: str) -> Any:
     if text in ("True", "False"):
         return text == "True"
     return int(text) if text.isdigit() else tuple(text.split(","))

@@ -73,5 +73,9 @@ def test_a_seed_is_a_run() -> None:
 )
 def test_the_simulator_finds_broken_rules(mode: Mode, changes: dict[str, Any]) -> None:
     with pytest.raises(ViolationError, match=r"has|without|commits|lost"):
-        for seed in range(400):
-            simulate(seed, mode, **changes)
+        run_all(400, mode, changes)
+
+
+def run_all(count: int, mode: Mode, changes: dict[str, Any]) -> None:
+    for seed in range(count):
+        simulate(seed, mode, **changes)

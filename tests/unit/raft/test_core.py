@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -20,14 +21,18 @@ from pyromq.raft.messages import (
 )
 from tests.raft.memory_ledger import MemoryLedger
 
-BASE = {"group": "g", "local_id": "n1", "remote_id": "n0", "leader_id": "n1", "term": 0}
+BASE: dict[str, Any] = {
+    "group": "g",
+    "local_id": "n1",
+    "remote_id": "n0",
+    "leader_id": "n1",
+    "term": 0,
+}
 REQUESTS: list[Request] = [
-    VoteRequest(**BASE, ledger_end_index=-1, ledger_end_term=-1),  # type: ignore[arg-type]
-    HeartbeatRequest(**BASE),  # type: ignore[arg-type]
-    PushRequest(**BASE, type=PushType.COMMIT, commit_index=0),  # type: ignore[arg-type]
-    TransferRequest(  # type: ignore[arg-type]
-        **BASE, transfer_id="n0", transferee_id="n1", take_leadership_ledger_index=0
-    ),
+    VoteRequest(**BASE, ledger_end_index=-1, ledger_end_term=-1),
+    HeartbeatRequest(**BASE),
+    PushRequest(**BASE, type=PushType.COMMIT, commit_index=0),
+    TransferRequest(**BASE, transfer_id="n0", transferee_id="n1", take_leadership_ledger_index=0),
 ]
 
 
@@ -39,10 +44,10 @@ def core() -> Core:
 @pytest.mark.parametrize("request_", REQUESTS, ids=lambda request: type(request).__name__)
 def test_misrouted_requests_are_refused(request_: Request) -> None:
     for wrong, code in (
-        ({"remote_id": "n2"}, Code.UNKNOWN_MEMBER),
-        ({"group": "other"}, Code.UNKNOWN_GROUP),
+        (replace(request_, remote_id="n2"), Code.UNKNOWN_MEMBER),
+        (replace(request_, group="other"), Code.UNKNOWN_GROUP),
     ):
-        (effect,) = core().step(Envelope("n1", "n0", 7, replace(request_, **wrong)), 0)
+        (effect,) = core().step(Envelope("n1", "n0", 7, wrong), 0)
         assert isinstance(effect, Send)
         assert effect.envelope.request_id == 7
         assert isinstance(effect.envelope.body, Response)
