@@ -19,7 +19,6 @@ COUNTING = replace(OURS, commit=CommitRule.COUNTING)
         (3, 1),
         (1, 2),
         pytest.param(2, 2, marks=pytest.mark.soak),
-        pytest.param(4, 1, marks=pytest.mark.soak),
     ],
 )
 def test_our_rules_are_safe(max_term: int, max_entries: int) -> None:
@@ -58,9 +57,9 @@ def test_a_java_leader_cuts_what_it_has_acknowledged() -> None:
 @pytest.mark.parametrize(
     ("max_term", "max_entries"),
     [
-        (2, 1),
+        (1, 1),
         pytest.param(1, 2, marks=pytest.mark.soak),
-        pytest.param(3, 1, marks=pytest.mark.soak),
+        pytest.param(2, 1, marks=pytest.mark.soak),
     ],
 )
 def test_our_leader_is_safe_among_java_nodes(max_term: int, max_entries: int) -> None:
