@@ -66,7 +66,9 @@ class Leader:
             return Code.NOT_LEADER
         if member.transferee is not None:
             return Code.LEADER_TRANSFERRING
-        if member.ledger.end_index - member.committed > self._settings.max_pending_proposals:
+        # Old entries that wait for this one must not keep it out.
+        settled = max(member.committed, self.counted)
+        if member.ledger.end_index - settled > self._settings.max_pending_proposals:
             return Code.LEADER_PENDING_FULL
         entry = member.ledger.append_body(member.term, body)
         self.tick(now)

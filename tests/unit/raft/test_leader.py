@@ -22,3 +22,10 @@ def test_pending_proposals_are_bounded() -> None:
     script = leader_in_term_4("max_pending_proposals=1")
     script.input("propose")
     assert script.input("propose") == ["refused LEADER_PENDING_FULL"]
+
+
+def test_an_old_tail_keeps_no_proposal_out() -> None:
+    script = leader_in_term_4("max_pending_proposals=0")
+    script.input("n1 answers push 200 0-0")
+    assert script.core.has_uncommitted_tail
+    assert script.input("propose")[0] == "entry 1/4"
