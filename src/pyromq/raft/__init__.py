@@ -1,1 +1,31 @@
-"""Replicate the log in a raft group, compatible with Java's DLedger 0.3.1.2."""
+"""Replicate the log within a group that elects its leader, compatible with DLedger 0.3.1.2.
+
+The core is a pure state machine:
+
+| module | what it does |
+| --- | --- |
+| `messages` | the bodies that nodes exchange, their codes, and the envelope around them |
+| `ledger` | what the core needs from a log |
+| `member` | settings and state of one node, its roles, and the effects of a step |
+| `election` | votes and heartbeats |
+| `follower` | pushes from the leader |
+| `dispatcher` | pushes to one follower |
+| `leader` | proposals, watermarks and the commit index |
+| `transfer` | hands leadership to another node |
+| `core` | the state machine: requests, answers and time in, effects out |
+
+The log has DLedger's files:
+
+| module | what it does |
+| --- | --- |
+| `format` | the bytes of all files |
+| `placement` | where the next entries go, the same on all nodes |
+| `entry_files` | data and index files, mapped |
+| `log` | appends, reads, truncation, expiry |
+| `recovery` | makes the files consistent at a start |
+| `flush` | fsyncs, and saves the checkpoint |
+| `checkpoint_file`, `vote_file` | the small text files |
+| `mixed_mode` | closes a commit log from before the group |
+
+No broker uses this package yet.
+"""

@@ -1,0 +1,50 @@
+"""What the core needs from a log of entries.
+
+Indexes are consecutive. `begin_index` moves up when old files expire; an empty ledger has -1 for
+all of begin, end and end term. Calls come from the core, between two effects, on its thread.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from pyromq.raft.messages import Entry
+
+
+class Ledger(Protocol):
+    """A log: the real one is made of DLedger's files, the simulator's is in memory."""
+
+    @property
+    def begin_index(self) -> int:
+        """Index of the first entry, -1 if there is none."""
+
+    @property
+    def end_index(self) -> int:
+        """Index of the last entry, -1 if there is none."""
+
+    @property
+    def end_term(self) -> int:
+        """Term of the last entry, -1 if there is none."""
+
+    @property
+    def durable_index(self) -> int:
+        """Index of the last entry that survives a power cut, -1 if there is none."""
+
+    def entry(self, index: int) -> Entry | None:
+        """Return an entry, or None outside of the ledger."""
+
+    def append_body(self, term: int, body: bytes) -> Entry:
+        """Write a new entry of the leader; its index and position follow from the end."""
+
+    def append(self, entry: Entry) -> bool:
+        """Write an entry of the leader's log; False if its index or position is not the next."""
+
+    def truncate_after(self, index: int) -> None:
+        """Remove all entries behind this one."""
+
+    def restart_with(self, entry: Entry) -> bool:
+        """Drop this entry's place and all behind it, and write it there.
+
+        Entries before it stay if they end at its position, else the ledger begins with it. False
+        if that is impossible.
+        """

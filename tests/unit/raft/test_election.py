@@ -1,0 +1,30 @@
+from __future__ import annotations
+
+from pyromq.raft.messages import Envelope
+from tests.raft.script import Script
+
+
+def test_answers_of_earlier_rounds_do_not_count() -> None:
+    script = Script("node n0 of 3")
+    script.input("tick 0")
+    answer = script._body(["n1", "answers", "vote", "ACCEPT", "t0"])
+    script.input("tick 3000")
+    script.input("tick 4000")
+    assert script._body(["n1", "answers", "vote", "ACCEPT", "t0"]) != answer
+    envelope_id, body = answer
+    assert script.core.step(Envelope("n1", "n0", envelope_id, body), 4001) == []
+
+
+def test_one_node_is_its_own_quorum() -> None:
+    script = Script("node n0 of 1")
+    assert "leader in term 0: 1 of 1 nodes accepted" in script.input("tick 0")
+    assert script.input("propose") == ["entry 0/0", "committed 0"]
+
+
+def test_time_decides_when_a_candidate_asks_again() -> None:
+    script = Script("node n0 of 3")
+    script.input("tick 0")
+    deadline = script.core.deadline()
+    assert 2000 <= deadline < 3000
+    script.input(f"tick {deadline}")
+    assert deadline + 300 <= script.core.deadline() < deadline + 1000

@@ -1,0 +1,34 @@
+from __future__ import annotations
+
+from tests.raft.script import Script
+
+
+def follower(line: str) -> Script:
+    script = Script(line)
+    script.input("n1 heartbeat t1")
+    return script
+
+
+def test_java_s_rules_answer_any_term() -> None:
+    """The settings that the simulator uses to show what they break."""
+    compare = "n2 push COMPARE t9 0/0 commit -1"
+    line = "node n0 of 3 term 1 log 0"
+    assert follower(line).input(compare) == ["to n2: 407 t9 index 0 log 0-0"]
+    java = follower(f"{line} check_term_of_pushes=False")
+    assert java.input(compare) == ["to n2: 200 t9 index 0 log 0-0"]
+
+
+def test_a_leader_can_remove_committed_entries_only_with_notice() -> None:
+    script = follower("node n0 of 3 term 1 log 0 0")
+    script.input("n1 push COMPARE t1 1/0 commit -1")
+    script.input("n1 push COMMIT t1 commit 1")
+    effects = script.input("n1 push TRUNCATE t1 1/1 commit -1")
+    assert effects[0] == "lost committed entries 1 to 1"
+
+
+def test_waiting_pushes_are_bounded() -> None:
+    script = follower("node n0 of 3 term 1 max_waiting_pushes=1")
+    script.input("n1 push COMPARE t1 0/1 commit -1")
+    script.input("n1 push TRUNCATE t1 0/1 commit -1")
+    assert script.input("n1 push APPEND t1 5/1 commit -1") == []
+    assert script.input("n1 push APPEND t1 6/1 commit -1") == ["to n1: 421 t1 index 6 log 0-0"]
