@@ -262,6 +262,7 @@ INTERNAL = {
     "replication.feeder._MAX_UNSENT": _WORK,
     "replication.master._MAX_DRAINED": _WORK,
     "replication.replica._MAX_BACKOFF": _WORK,
+    "replication.replica._MAX_SILENCES": _WORK,
     "replication.wire.MAX_CHECKED_BODY": _FORMAT,
     "replication.wire.MAX_PLAIN_BODY": _FORMAT,
     "store.replicated._MAX_RECORD": _FORMAT,

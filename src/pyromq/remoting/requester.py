@@ -1,4 +1,4 @@
-"""The part of `RemotingClient` that most of its users need, so that tests can stand in for it."""
+"""The part of `RemotingClient` that most of its users need, so that tests can replace it."""
 
 from __future__ import annotations
 
