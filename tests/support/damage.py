@@ -7,7 +7,7 @@ import random
 
 def damaged(rng: random.Random, data: bytes) -> bytes:
     """Return `data` with one to three faults: changed, lost, repeated, moved or foreign bytes."""
-    for _ in range(rng.randint(1, 3)):
+    for _ in range(rng.choice([1, 1, 2, 3])):
         data = _damaged_once(rng, data)
     return data
 
@@ -18,7 +18,8 @@ def _damaged_once(rng: random.Random, data: bytes) -> bytes:
     before, piece, after = data[:at], data[at : at + size], data[at + size :]
     kind = rng.randrange(6)
     if kind == 0:
-        return before + bytes(each ^ rng.randint(1, 255) for each in piece[:1]) + piece[1:] + after
+        mask = rng.choice([1, 2, 16, rng.randint(1, 255)])  # a digit often becomes another one
+        return before + bytes(each ^ mask for each in piece[:1]) + piece[1:] + after
     if kind == 1:
         return before + after
     if kind == 2:
