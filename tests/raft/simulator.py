@@ -396,6 +396,9 @@ class Simulation:
                 self._proposals_after_heal += 1
         if not self._is_healed or self._proposals_after_heal < 3:
             self._after(self.random.choice((20, 300, 1500)), self._client)
+        else:
+            # A leader that was deposed meanwhile may have had them all.
+            self._after(6000, lambda: None if self._has_agreed() else self._client())
 
     # Properties.
 
