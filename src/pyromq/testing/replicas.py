@@ -88,12 +88,16 @@ class ReplicaGroup:
 
     async def stop_all(self) -> None:
         """Stop all brokers."""
-        # At once on both sides: nobody shall warn about the other's departure.
+        # Without a warning of one broker about the departure of another: replication ends on both
+        # sides at once, and replicas, which also ask the master for its tables, stop before it.
+        master = self.master
         for node in self.nodes:
             if node.replication is not None:
                 node.replication.cut_off()
         for node in self.nodes:
-            await node.stop()
+            if node is not master:
+                await node.stop()
+        await master.stop()
 
     async def close(self) -> None:
         """Stop all brokers and give their ports away."""
