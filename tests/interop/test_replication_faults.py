@@ -35,6 +35,7 @@ def survive_faults(directory: Path, kinds: tuple[Kind, Kind], seed: int, rounds:
         pair.check_files()
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("kinds", PAIRS, ids="-".join)
 def test_acknowledged_messages_survive_faults(tmp_path: Path, kinds: tuple[Kind, Kind]) -> None:
     survive_faults(tmp_path, kinds, seed=1, rounds=0)
