@@ -19,6 +19,7 @@ imported, so that the judge shares no code with what it judges.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -40,7 +41,7 @@ from tests.support.apache_rocketmq import (
     cluster_info,
     free_port,
 )
-from tests.support.patience import DEADLINE, PATIENT_PROPERTIES
+from tests.support.patience import DEADLINE, PATIENT_PROPERTIES, wait_until
 
 #: Fast port and replication port, seen from listenPort.
 NEIGHBOURS: Final = (-2, 1)
@@ -170,6 +171,8 @@ class Node(ABC):
     def pause(self) -> None:
         """Make it as silent as one behind a cut cable, until resume()."""
         self._signal(signal.SIGSTOP)
+        # One thread takes the signal and stops the others; on a busy machine that takes a while.
+        wait_until(self._is_stopped)
 
     def resume(self) -> None:
         """Let it go on after pause()."""
@@ -269,6 +272,14 @@ class Node(ABC):
     @abstractmethod
     def _end(self, how: signal.Signals) -> None:
         """End the process and forget it."""
+
+    def _is_stopped(self) -> bool:
+        """Whether no thread runs any more."""
+        for stat in Path(f"/proc/{self.pid}/task").glob("*/stat"):
+            with contextlib.suppress(FileNotFoundError):  # a thread that has ended
+                if stat.read_text().rpartition(")")[2].split()[0] not in "Tt":
+                    return False
+        return True
 
     def _signal(self, how: signal.Signals) -> None:
         # After its end, the pid may belong to someone else.

@@ -416,7 +416,12 @@ async def test_connect_time_out() -> None:
 @on_both_loops
 async def test_a_connection_that_is_lost_before_a_frame_leaves() -> None:
     """Frames leave at the end of a loop iteration; an unhandled error there fails this test."""
-    async with serving(echo) as server, closing(RemotingClient()) as client:
+
+    async def hung_up_on(peer: Peer) -> None:
+        with contextlib.suppress(ConnectionError):
+            await peer.next()
+
+    async with serving(hung_up_on) as server, closing(RemotingClient()) as client:
         connection = await client.connect(server.address)
         connection._transport.abort()
         answer = connection.call(1, b"frame", 10, DEADLINE)
