@@ -24,7 +24,7 @@ from pyromq.protocol.wire.frame import RemotingCommand
 from pyromq.remoting.address import parse_address
 from pyromq.remoting.errors import RemotingError
 from pyromq.remoting.requester import Requester
-from pyromq.replication.replica import DivergedError, diverged_text
+from pyromq.replication.replica import DivergedError, diverged_text, expired_text
 from pyromq.store.config import MessageStoreConfig
 from pyromq.store.replication import StoreReplication
 
@@ -66,12 +66,8 @@ class JavaMaster:
         table = await self._runtime_info(address)
         first, end = int(table["commitLogMinOffset"]), int(table["commitLogMaxOffset"])
         if log.end < first:
-            raise DivergedError(
-                f"the master no longer has offset {log.end}, where this log ends: its own is from "
-                f"{first} on; move {self._config.root} away (mv {self._config.root} "
-                f"{self._config.root}.old) and restart; the replica then starts with the master's "
-                "newest segment"
-            )
+            then = "the replica starts with the master's newest segment"
+            raise DivergedError(expired_text(self._config, log.end, first, then))
         common = await self._common_end(address, max(first, self._store.source.first), end)
         if common < log.end:
             raise DivergedError(diverged_text(self._config, log.end, end, common))

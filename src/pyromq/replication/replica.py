@@ -231,9 +231,7 @@ class Replica:
             log.begin_at(first)
         elif log.end < first:
             raise DivergedError(
-                f"the master no longer has offset {log.end}, where this log ends: its own is from "
-                f"{first} on; move {self._config.root} away (mv {self._config.root} "
-                f"{self._config.root}.old) and restart: the replica copies everything"
+                expired_text(self._config, log.end, first, "the replica copies everything")
             )
         else:
             await self._compare(link, first, end)
@@ -265,6 +263,14 @@ class Replica:
             return
         boundary = await asyncio.to_thread(source.boundary_below, common)
         raise DivergedError(diverged_text(self._config, log.end, master_end, boundary))
+
+
+def expired_text(config: MessageStoreConfig, own_end: int, first: int, then: str) -> str:
+    """Return that the master's log begins after the end of this one, and what to do."""
+    return (
+        f"the master no longer has offset {own_end}, where this log ends: its own is from {first} "
+        f"on; move {config.root} away (mv {config.root} {config.root}.old) and restart: {then}"
+    )
 
 
 def diverged_text(config: MessageStoreConfig, own_end: int, master_end: int, common: int) -> str:

@@ -47,6 +47,7 @@ import orjson
 
 from pyromq.base.sizes import KIB, MIB
 from pyromq.protocol.message.crc import crc32
+from pyromq.store.replication_settings import MAX_TRANSFER_BATCH
 
 #: The version of our own format.
 VERSION: Final = 1
@@ -64,12 +65,13 @@ _QUESTION = struct.Struct(">i")
 _QUESTION_HEADER_SIZE: Final = _QUESTION.size + _CHECKSUM.size
 ENQUIRY: Final = REPORT.pack(NEGOTIATION)
 
-MAX_PLAIN_BODY: Final = 4 * MIB - PLAIN_HEADER_SIZE
+MAX_PLAIN_BODY: Final = MAX_TRANSFER_BATCH
 #: Of frames between pyromq brokers.
 MAX_CHECKED_BODY: Final = 1 * MIB
 MAX_QUESTION: Final = 64 * KIB
 
 assert PLAIN_HEADER.size == PLAIN_HEADER_SIZE
+assert MAX_PLAIN_BODY + PLAIN_HEADER_SIZE == 4 * MIB
 assert REPORT.size == REPORT_SIZE
 
 
