@@ -98,20 +98,31 @@ class EntryFiles:
         """
         file, allocation = self._active, self._allocation
         assert file is not None
-        assert not self._prepared
         written = end
         try:
             for start, stop in places:
                 base = self.base_of(start)
                 if base != file.base:
                     allocation.ensure(file, end - file.base + BLANK_SIZE)
-                    file = self._prepared[base] = allocation.take_next(base)
-                    allocation.ensure(file, min(AHEAD, file.size))
+                    file = self._prepared.get(base) or self._create(base)
                 allocation.ensure(file, stop - base + BLANK_SIZE)
                 end = stop
         except OSError:
             self._discard_prepared(written)
             raise
+
+    def _create(self, base: int) -> MappedFile:
+        file = self._prepared[base] = self._allocation.take_next(base)
+        self._allocation.ensure(file, min(AHEAD, file.size))
+        return file
+
+    def room_from(self, position: int) -> int:
+        """Return the end of the room that `prepare` has reserved for bytes from `position` on."""
+        base = self.base_of(position)
+        file = self._prepared.get(base, self._active)
+        assert file is not None
+        assert file.base == base, (file.base, base)
+        return base + min(file.reserved, file.size) - BLANK_SIZE
 
     def write(self, start: int, data: bytes | memoryview, end: int) -> None:
         """Copy entries to `start`, all in one file, for which there is room.

@@ -38,9 +38,12 @@ from typing import Final
 import numpy as np
 
 from pyromq.base.atomic_file import read_file, sync_directory, write_file
+from pyromq.base.sizes import MIB
+from pyromq.protocol.message.record import HEAD_SIZE_V4
 from pyromq.raft.checkpoint_file import CheckpointFile
 from pyromq.raft.entry_files import EntryFiles, EntryIndex
 from pyromq.raft.format import (
+    BLANK_SIZE,
     DATA_DIRECTORY,
     HEADER_SIZE,
     INDEX_DIRECTORY,
@@ -63,7 +66,9 @@ from pyromq.raft.format import (
 )
 from pyromq.raft.placement import MismatchError, check_entries, place_entries
 from pyromq.raft.recovery import CHECKED_FILES, BodyCheck, Recovered, recover
+from pyromq.store.log.mapped_file import MappedFile
 from pyromq.store.log.open_files import OpenFiles
+from pyromq.store.log.segments import Segments
 from pyromq.store.results import StoreError
 
 logger = logging.getLogger(__name__)
@@ -71,6 +76,9 @@ logger = logging.getLogger(__name__)
 #: Java removes as many files per round.
 MAX_EXPIRED_FILES: Final = 10
 _NO_ENTRY: Final = -1
+#: Room that a leader reserves at a time, and the least that an entry with a record takes of it.
+_ROOM_STEP: Final = MIB
+_SMALLEST_RECORD_ENTRY: Final = HEADER_SIZE + HEAD_SIZE_V4
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +138,11 @@ class RaftLog:
 
     # Life
 
+    def exists(self) -> bool:
+        """Whether there are data files: an earlier start made them."""
+        directory = self.files.directory
+        return directory.is_dir() and any(path.name.isdecimal() for path in directory.iterdir())
+
     def start(self) -> None:
         """Load and repair the files. Raises StoreError if they cannot be trusted, or OSError."""
         self.files.load()
@@ -168,6 +181,11 @@ class RaftLog:
         self.save_checkpoint()
         self.files.stop()
         self._index.stop()
+
+    @property
+    def segments(self) -> Segments:
+        """Return the data files."""
+        return self.files.segments
 
     # Watermarks
 
@@ -233,7 +251,26 @@ class RaftLog:
         self._committed = self.place(index)
         return True
 
+    def commit_below(self, position: int) -> None:
+        """Note that the entries which end at or below `position` are committed."""
+        if self.end_index != _NO_ENTRY:
+            self.commit(self.index_at(min(position, self.written)) - 1)
+
     # Appending
+
+    def make_room(self, size: int) -> tuple[int, int]:
+        """Return where entries of `size` bytes go, and the end of the room reserved from there on.
+
+        Entries that a leader appends there cannot fail for want of disk space. Raises OSError, and
+        changes nothing visible, if the disk has no room.
+        """
+        files, position = self.files, self.written
+        if position % files.file_size + size + BLANK_SIZE > files.file_size:
+            position = files.base_of(position) + files.file_size
+        files.prepare([(position, position + size)], self.written)
+        limit = min(files.room_from(position), position + max(size, _ROOM_STEP))
+        self._index.prepare(self.next_index, (limit - position) // _SMALLEST_RECORD_ENTRY + 1)
+        return position, limit
 
     def positions(self, sizes: Sequence[int]) -> list[int]:
         """Return the positions that bodies of these sizes will get from `append_bodies`.
@@ -479,6 +516,28 @@ class RaftLog:
             self.files.clear()
             self._cut(position, index)
 
+    def take_first(self) -> MappedFile:
+        """Detach the oldest data file, for the caller to remove; it can still be read.
+
+        There must be another one, and all entries of this one must be committed. Index files that
+        only point at it are removed.
+        """
+        with self._file_lock:
+            return self._take_first()
+
+    def _take_first(self) -> MappedFile:
+        files = self.files
+        oldest = files.files[0]
+        assert len(files.files) > 1, "the last file stays"
+        assert oldest.base + oldest.size <= self.committed_position, "entries are not committed"
+        first = files.header(oldest.base + oldest.size)
+        if first is None:
+            raise StoreError(f"{files.files[1].path} does not begin with an entry")
+        self._begin = first
+        files.segments.take_first()
+        self._index.drop_before(self.begin_index)
+        return oldest
+
     def expire(self, older_than: float | None, limit: int = MAX_EXPIRED_FILES) -> int:
         """Remove the oldest data files, last changed before a time; return how many.
 
@@ -492,14 +551,8 @@ class RaftLog:
                     break
                 if older_than is not None and file.path.stat().st_mtime >= older_than:
                     break
-                first = files.header(file.base + file.size)
-                if first is None:
-                    raise StoreError(f"{files.files[1].path} does not begin with an entry")
-                self._begin = first
-                files.remove_first()
+                self._take_first().unlink()
                 removed += 1
-            if removed:
-                self._index.drop_before(self.begin_index)
         return removed
 
     # The disk

@@ -56,7 +56,7 @@ from cython.cimports.pyromq.protocol.kernel.text import (
     write_decimal,
 )
 
-from pyromq.protocol.message import crc, message_id, record, sysflag, units
+from pyromq.protocol.message import crc, entry, message_id, record, sysflag, units
 from pyromq.protocol.message import properties as names
 from pyromq.protocol.wire import frame
 from pyromq.protocol.wire.codes import RequestCode
@@ -85,6 +85,9 @@ SEND_BATCH = RequestCode.SEND_BATCH_MESSAGE
 BORN_HOST_V6 = sysflag.BORN_HOST_V6
 SPECIAL_FLAGS = sysflag.TRANSACTION_MASK | sysflag.HOST_MASK
 MAX_FRAME = frame.MAX_FRAME
+ENTRY_MAGIC = entry.ENTRY_MAGIC
+ENTRY_HEADER_SIZE = entry.ENTRY_HEADER_SIZE
+MAX_ENTRY_SIZE = entry.MAX_ENTRY_SIZE
 
 # The owners of the bytes of module-level views.
 _tags, _true, _false = names.TAGS_START.encode(), b"true", b"false"
@@ -189,10 +192,14 @@ class Sends:
         limit: int,
         store_timestamp: int,
         born_host: bytes,
+        entry_index: int = -1,
+        entry_term: int = -1,
     ) -> tuple:
         """Serve the plain sends from `start` on.
 
-        The first record goes to physical offset `position`, no record may end above `limit`.
+        The first record goes to physical offset `position`, no record may end above `limit`. With
+        a term, each record is the body of an entry (`protocol.message.entry`), the first of which
+        has this index and goes to `position`.
         Return the end of the last frame served; the records, valid until `reset`; a list of each
         queue with its packed entries and their number; and the responses.
         """
@@ -203,6 +210,9 @@ class Sends:
         self.store_timestamp = store_timestamp
         self.position = position
         self.limit = limit
+        self.prefix = ENTRY_HEADER_SIZE if entry_term >= 0 else 0
+        self.entry_index = entry_index
+        self.entry_term = entry_term
         self.put_count = 0
         self.response_end = 0
         first_record = self.records_end
@@ -314,20 +324,22 @@ class Sends:
         size = self.head_size + body_size + 1 + queue.topic.size + LENGTH_SIZE + properties_size
         if properties_size > MAX_PROPERTIES or size > self.max_record or not self.has_room(1, size):
             return False
+        physical = self.position + self.prefix
+        at = self.write_entry(self.records_end, self.position, size)
         at = self.write_head(
-            self.records_end,
+            at,
             size,
             crc32(self.chunk, body, body_size),
             message.flag,
             queue.next_offset,
-            self.position,
+            physical,
             body_size,
         )
         at = copy(self.records, at, self.chunk, body, body_size)
         at = self.write_topic(at)
         at = write16(self.records, at, properties_size)
         self.write_properties(at, cython.address(properties))
-        self.add_put(self.position, size, properties.tags_code)
+        self.add_put(physical, size, properties.tags_code)
         self.commit(1)
         self.respond(self.put_count - 1, 1, queue.next_offset - 1)
         return True
@@ -369,25 +381,25 @@ class Sends:
             return False
         first, first_record = self.put_count, self.records_end
         offset = queue.next_offset
-        physical = self.position
+        position = self.position
         at = body
         while at < end:
             following = at + read32(self.chunk, at)
             written = self.put_inner(
-                at, following, shared, physical, offset + self.put_count - first
+                at, following, shared, position, offset + self.put_count - first
             )
             if written == 0:
                 self.put_count, self.records_end = first, first_record
                 return False
-            physical += written
+            position += written
             at = following
         self.records_end = first_record
         self.commit(count)
         self.respond(first, count, offset)
         return True
 
-    def put_inner(self, at, end, shared, physical, offset):
-        """Write one message of a batch; return the size of its record, 0 if it is not plain."""
+    def put_inner(self, at, end, shared, position, offset):
+        """Write one message of a batch; return the bytes written, 0 if it is not plain."""
         body_size = read32(self.chunk, at + INNER_BODY_LENGTH)
         body = at + INNER_HEAD_SIZE
         own = body + body_size + LENGTH_SIZE
@@ -398,8 +410,12 @@ class Sends:
             return 0
         topic_size = self.queue.topic.size
         size = self.head_size + body_size + 1 + topic_size + LENGTH_SIZE + properties_size
+        if self.prefix + size > MAX_ENTRY_SIZE:
+            return 0
+        physical = position + self.prefix
+        place = self.write_entry(self.records_end, position, size)
         place = self.write_head(
-            self.records_end,
+            place,
             size,
             crc32(self.chunk, body, body_size),
             read32(self.chunk, at + INNER_FLAG),
@@ -415,9 +431,23 @@ class Sends:
             place = write8(self.records, place, 2)
         self.records_end = write_all(self.records, place, shared)
         self.add_put(physical, size, tags_code)
-        return size
+        return self.prefix + size
 
     # Records
+
+    def write_entry(self, at, position, size):
+        """Write the header of the entry for a record, if there are entries; return its end."""
+        if self.prefix == 0:
+            return at
+        at = write32(self.records, at, ENTRY_MAGIC)
+        at = write32(self.records, at, ENTRY_HEADER_SIZE + size)
+        at = write64(self.records, at, self.entry_index + self.put_count)
+        at = write64(self.records, at, self.entry_term)
+        at = write64(self.records, at, position)
+        at = write32(self.records, at, 0)  # channel
+        at = write32(self.records, at, 0)  # chainCrc
+        at = write32(self.records, at, 0)  # bodyCrc
+        return write32(self.records, at, size)
 
     def write_head(self, at, size, body_crc, flag, offset, physical, body_size):
         """Write fields 1 to 14 and bodyLength of a record; return their end."""
@@ -446,6 +476,7 @@ class Sends:
     def has_room(self, count, size):
         """Whether log, queue and all scratch buffers have room for these messages."""
         response_size = self.response_size + count * (self.id_prefix.size + ID_DIGITS + 1)
+        size += count * self.prefix
         return (
             size <= self.limit - self.position
             and size <= self.records.size - self.records_end
@@ -467,8 +498,8 @@ class Sends:
         """Make the last `count` messages count."""
         queue = self.queue
         for number in range(self.put_count - count, self.put_count):
-            self.position += self.puts[number].size
-            self.records_end += self.puts[number].size
+            self.position += self.prefix + self.puts[number].size
+            self.records_end += self.prefix + self.puts[number].size
         queue.next_offset += count
         queue.count += count
 
