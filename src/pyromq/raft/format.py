@@ -145,6 +145,11 @@ class Run:
     position: int
     data: bytes
 
+    @property
+    def last_index(self) -> int:
+        """Return the index of the last entry."""
+        return self.first_index + self.count - 1
+
 
 class Columns(NamedTuple):
     """Consecutive entries as columns."""

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from enum import Enum, IntEnum
 from typing import Final
 
+from pyromq.raft.format import Run
+
 #: An index or a term of an empty log.
 NONE: Final = -1
 
@@ -127,21 +129,34 @@ class HeartbeatResponse(Response):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PushRequest(Request):
-    """Brings entries or a commit index; Java has `entry` for one, `batchEntry` for several."""
+    """Brings entries or a commit index; Java has `entry` for one, `batchEntry` for several.
+
+    Between our nodes, an APPEND carries a `run` instead of `entries`, never both.
+    """
 
     type: PushType
     commit_index: int
     entries: tuple[Entry, ...] = ()
+    run: Run | None = None
 
     @property
     def first_index(self) -> int:
         """Index of the first entry."""
+        if self.run is not None:
+            return self.run.first_index
         return self.entries[0].index if self.entries else NONE
 
     @property
     def last_index(self) -> int:
         """Index of the last entry."""
+        if self.run is not None:
+            return self.run.last_index
         return self.entries[-1].index if self.entries else NONE
+
+    @property
+    def count(self) -> int:
+        """Number of entries."""
+        return len(self.entries) if self.run is None else self.run.count
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
