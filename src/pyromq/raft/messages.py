@@ -20,10 +20,11 @@ NONE: Final = -1
 
 
 class Code(IntEnum):
-    """DLedger's response codes, as far as nodes send them to each other."""
+    """DLedger's response codes, as far as nodes send them."""
 
     UNKNOWN = -1
     SUCCESS = 200
+    UNSUPPORTED = 303
     UNKNOWN_GROUP = 400
     UNKNOWN_MEMBER = 401
     UNEXPECTED_MEMBER = 402
@@ -33,8 +34,10 @@ class Code(IntEnum):
     INCONSISTENT_STATE = 406
     INCONSISTENT_TERM = 407
     INCONSISTENT_LEADER = 409
+    INDEX_OUT_OF_RANGE = 410
     UNEXPECTED_ARGUMENT = 411
     REPEATED_PUSH = 413
+    DISK_FULL = 415
     TERM_NOT_READY = 416
     FALL_BEHIND_TOO_MUCH = 417
     TAKE_LEADERSHIP_FAILED = 418
