@@ -25,7 +25,6 @@ Runs on the loop; the flush thread is its own.
 from __future__ import annotations
 
 import asyncio
-import errno
 import logging
 import random
 import time
@@ -35,17 +34,19 @@ from enum import Enum
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-from pyromq.base.log_lines import Repeats
 from pyromq.raft.core import Core
 from pyromq.raft.flush import FlushService
 from pyromq.raft.format import Vote
 from pyromq.raft.log import RaftLog
 from pyromq.raft.log_ledger import LogLedger
 from pyromq.raft.member import (
+    CaughtUp,
     Committed,
     CommittedLost,
     Effect,
     LeaderReady,
+    LedgerFailed,
+    LedgerWorks,
     Persist,
     Persisted,
     Role,
@@ -58,8 +59,6 @@ from pyromq.raft.messages import (
     Entry,
     Envelope,
     Failed,
-    PushRequest,
-    PushResponse,
     Request,
     Response,
     TransferRequest,
@@ -78,7 +77,6 @@ _MAX_WAIT: Final = 5000
 _MAX_LATENESS: Final = 0.05
 _READ_SECONDS: Final = 0.001
 _NEVER: Final = 1 << 62
-_LOG_SECONDS: Final = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -224,7 +222,6 @@ class RaftNode:
         self._timer: asyncio.TimerHandle | None = None
         self._armed_for = _NEVER
         self._is_pump_due = False
-        self._complaints = Repeats(time.monotonic, _LOG_SECONDS)
         self._reason = "not started"
         self._changed_at = time.time()
 
@@ -238,7 +235,12 @@ class RaftNode:
         settings = self._settings
         self._loop = asyncio.get_running_loop()
         vote = self._votes.load()
-        persisted = Persisted(vote.term, vote.voted_for, self._log.committed_index)
+        if self._log.lost_committed:
+            # Before the flush thread saves a checkpoint without the loss.
+            self._votes.start_catching_up()
+        persisted = Persisted(
+            vote.term, vote.voted_for, self._log.committed_index, self._votes.is_catching_up
+        )
         self._core = Core(
             settings.core_settings(),
             persisted,
@@ -400,9 +402,7 @@ class RaftNode:
         request_id, sender = self._last_id, request.local_id
         self._replies[request_id] = reply
         envelope = Envelope(sender, self._settings.self_id, request_id, request)
-        is_full = self._advance(self._core.step, envelope)
-        if is_full and isinstance(request, PushRequest) and self._replies.pop(request_id, None):
-            reply.send(PushResponse(code=Code.DISK_FULL, term=request.term))
+        self._advance(self._core.step, envelope)
 
     def chunk_ended(self) -> None:
         """Tell the listener of commits, let requests leave, wait for the next deadline."""
@@ -436,7 +436,7 @@ class RaftNode:
 
     def takes_runs(self, peer: str, *, is_able: bool) -> None:
         """Take note whether pushes to a peer may carry a run; called by its connection."""
-        self._core.set_takes_runs(peer, is_able)
+        self._core.set_takes_runs(peer, takes=is_able)
 
     def _pump(self) -> None:
         self._is_pump_due = False
@@ -505,21 +505,15 @@ class RaftNode:
 
     # Effects
 
-    def _advance(self, step: Callable[..., list[Effect]], *arguments: object) -> bool:
-        """Take a step of the core and apply its effects; return whether the disk has no room."""
+    def _advance(self, step: Callable[..., list[Effect]], *arguments: object) -> None:
+        """Take a step of the core and apply its effects."""
         try:
             self._run(step(*arguments, self._now()))
-        except OSError as error:
-            if error.errno in (errno.ENOSPC, errno.EDQUOT):
-                self._complain("the log has no room: %s", error)
-                return True
-            self._fail(f"cannot write the log: {error}")
-        except StoreError as error:
+        except (OSError, StoreError) as error:
             self._fail(str(error))
         except Exception as error:
-            logger.exception("a step of the node failed")
+            logger.exception("a step of node %s failed", self._settings.self_id)
             self._fail(f"internal error: {type(error).__name__}: {error}")
-        return False
 
     def _run(self, effects: list[Effect]) -> None:
         """Apply effects in their order."""
@@ -557,8 +551,14 @@ class RaftNode:
         elif isinstance(effect, LeaderReady):
             self._listener.leader_ready(effect.term)
         elif isinstance(effect, CommittedLost):
-            self._commit = -1
             self._listener.committed_lost(effect.index, effect.committed)
+        elif isinstance(effect, CaughtUp):
+            logger.info("node %s has caught up, and votes again", self._settings.self_id)
+            self._votes.end_catching_up()
+        elif isinstance(effect, LedgerFailed):
+            logger.error("node %s cannot write its log: %s", self._settings.self_id, effect.error)
+        elif isinstance(effect, LedgerWorks):
+            logger.info("node %s can write its log again", self._settings.self_id)
 
     def _log_role(self, change: RoleChanged) -> None:
         self._reason, self._changed_at = change.reason, time.time()
@@ -576,11 +576,6 @@ class RaftNode:
         index, self._commit = self._commit, -1
         if index >= 0 and self._log.commit(index):
             self._listener.committed(index)
-
-    def _complain(self, text: str, *values: object) -> None:
-        self._complaints.ended()
-        if self._complaints.is_wanted(text, 1):
-            logger.error(text, *values)
 
     def _fail(self, reason: str) -> None:
         """Stop sending and writing: what this node would say could be wrong."""
