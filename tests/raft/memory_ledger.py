@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import random
+from collections.abc import Callable
 
+from pyromq.raft.format import HEADER as LAYOUT
+from pyromq.raft.format import MAGIC, Run
 from pyromq.raft.messages import NONE, Entry
 
 HEADER = 48
@@ -12,7 +16,9 @@ HEADER = 48
 class MemoryLedger:
     """Entries, and the writes since the last flush: an entry, or the index of a truncation."""
 
-    def __init__(self) -> None:
+    def __init__(self, fails: Callable[[], bool] = lambda: False) -> None:
+        """`fails` tells before each write whether the disk is full."""
+        self._fails = fails
         self._entries: list[Entry] = []
         self._begin = 0
         self._disk: tuple[int, list[Entry]] = (0, [])
@@ -31,6 +37,26 @@ class MemoryLedger:
     def end_term(self) -> int:
         return self._entries[-1].term if self._entries else NONE
 
+    @property
+    def end_position(self) -> int:
+        return self._entries[-1].pos + self._entries[-1].size if self._entries else 0
+
+    def term_of(self, index: int) -> int | None:
+        entry = self.entry(index)
+        return entry.term if entry else None
+
+    def run(self, first: int, last: int, max_bytes: int) -> Run | None:
+        entry = self.entry(first)
+        if entry is None:
+            return None
+        position, data, count = entry.pos, b"", 0
+        while entry and entry.index <= last and (not count or len(data) + entry.size <= max_bytes):
+            fields = (MAGIC, entry.size, entry.index, entry.term, entry.pos, 0, 0, 0)
+            data += LAYOUT.pack(*fields, len(entry.body)) + entry.body
+            count += 1
+            entry = self.entry(first + count)
+        return Run(first, count, position, data)
+
     def entry(self, index: int) -> Entry | None:
         at = index - self._begin
         return self._entries[at] if 0 <= at < len(self._entries) else None
@@ -39,32 +65,56 @@ class MemoryLedger:
         return list(self._entries)
 
     def append_body(self, term: int, body: bytes) -> Entry:
-        entry = Entry(self.end_index + 1, term, self._end_position(), HEADER + len(body), body)
+        entry = Entry(self.end_index + 1, term, self.end_position, HEADER + len(body), body)
         assert self.append(entry)
         return entry
 
     def append(self, entry: Entry) -> bool:
-        if entry.index != self.end_index + 1 or entry.pos != self._end_position():
+        self._check_disk()
+        return self._append([entry])
+
+    def append_run(self, run: Run, max_term: int) -> bool:
+        self._check_disk()
+        entries = _entries_of(run)
+        if entries is None or entries[-1].term > max_term:
             return False
-        if not self._entries:
-            self._begin = entry.index
-        self._entries.append(entry)
-        self._writes.append(entry)
+        stored = [entry for entry in entries if entry.index <= self.end_index]
+        if any(self.entry(entry.index) != entry for entry in stored):
+            return False
+        return self._append(entries[len(stored) :])
+
+    def _append(self, entries: list[Entry]) -> bool:
+        if entries and (
+            entries[0].index != self.end_index + 1
+            or entries[0].pos != self.end_position
+            or entries[0].term < self.end_term
+        ):
+            return False
+        if entries and not self._entries:
+            self._begin = entries[0].index
+        self._entries += entries
+        self._writes += entries
         return True
 
-    def _end_position(self) -> int:
-        return self._entries[-1].pos + self._entries[-1].size if self._entries else 0
+    def _check_disk(self) -> None:
+        if self._fails():
+            raise OSError(errno.ENOSPC, "the disk is full")
 
     def truncate_after(self, index: int) -> None:
+        self._check_disk()
+        self._truncate(index)
+
+    def _truncate(self, index: int) -> None:
         del self._entries[index + 1 - self._begin :]
         self._writes.append(index)
         self.durable_index = min(self.durable_index, index)
 
     def restart_with(self, entry: Entry) -> bool:
+        self._check_disk()
         before = self.entry(entry.index - 1)
         if before and before.pos + before.size == entry.pos:
-            self.truncate_after(entry.index - 1)
-            return self.append(entry)
+            self._truncate(entry.index - 1)
+            return self._append([entry])
         self._entries, self._begin = [entry], entry.index
         self._writes.append(NONE)
         self._writes.append(entry)
@@ -96,3 +146,19 @@ class MemoryLedger:
                 del entries[max(0, write + 1 - begin) :]
         self._begin, self._entries = begin, entries
         self.flush()
+
+
+def _entries_of(run: Run) -> list[Entry] | None:
+    """Return the entries of a run, or None if they do not follow one another."""
+    entries = list[Entry]()
+    at = 0
+    while at < len(run.data):
+        magic, size, index, term, pos, _, _, _, body_size = LAYOUT.unpack_from(run.data, at)
+        expected = (MAGIC, HEADER + body_size, run.first_index + len(entries), run.position + at)
+        if (magic, size, index, pos) != expected or at + size > len(run.data):
+            return None
+        if entries and term < entries[-1].term:
+            return None
+        entries.append(Entry(index, term, pos, size, run.data[at + HEADER : at + size]))
+        at += size
+    return entries if len(entries) == run.count else None

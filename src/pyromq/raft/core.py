@@ -1,8 +1,9 @@
 """The consensus core of one node: a pure state machine, compatible with DLedger 0.3.1.2.
 
-`step` takes a message, `tick` the time, `propose` an entry; each returns effects, which the caller
-applies in their order. Nothing else happens: no socket, file, clock or thread. Randomness is
-injected. Entries are written through `Ledger` while a step runs.
+`step` takes a message, `tick` the time, `appended` notes new entries; each returns effects, which
+the caller applies in their order. Nothing else happens: no socket, file, clock or thread.
+Randomness is injected. A follower's entries are written through `Ledger` while a step runs; the
+leader's by the caller, who asks `append_refusal` first and calls `appended` after.
 
 The caller
 
@@ -10,8 +11,10 @@ The caller
 - makes `Persist` durable before it sends anything that follows it,
 - calls `flushed` when the ledger's durable index has risen,
 - reports failed requests with the body `Failed`, or not at all,
-- acknowledges a proposal when `committed` has reached its index while this node still leads in the
-  proposal's term (`Committed`; `RoleChanged` ends the wait).
+- tells which peers take runs (`set_takes_runs`), after each new connection,
+- acknowledges its entries when `committed` has reached them while this node still leads in their
+  term (`Committed`; `RoleChanged` ends the wait),
+- stops the node at an exception: the log contradicts the leader's, or cannot be trusted.
 
 ## Safety
 1. At most one leader per term: a node votes once in a term, and its vote is durable.
@@ -35,7 +38,9 @@ Runs on the caller's thread.
 from __future__ import annotations
 
 import random
+from collections.abc import Mapping
 
+from pyromq.raft.dispatcher import Dispatcher
 from pyromq.raft.election import Election
 from pyromq.raft.follower import Follower
 from pyromq.raft.leader import Leader
@@ -79,6 +84,7 @@ class Core:
             term=persisted.term,
             vote=persisted.vote,
             committed=min(persisted.committed, ledger.end_index),
+            must_catch_up=persisted.must_catch_up and settings.quorum > 1,
         )
         self._election = Election(member, now)
         self._follower = Follower(member)
@@ -124,6 +130,20 @@ class Core:
         """Whether entries of earlier terms wait for an entry of this leader's term."""
         return self._leader.has_uncommitted_tail
 
+    @property
+    def must_catch_up(self) -> bool:
+        """Whether this node has lost entries, and takes no part in elections until `CaughtUp`."""
+        return self._member.must_catch_up
+
+    @property
+    def followers(self) -> Mapping[str, Dispatcher]:
+        """Return the dispatchers of a leader by peer; nobody else has any."""
+        return self._leader.dispatchers
+
+    def set_takes_runs(self, peer: str, *, takes: bool) -> None:
+        """Note whether a peer takes pushes with runs; none does until this says so."""
+        self._leader.set_takes_runs(peer, takes=takes)
+
     def deadline(self) -> int:
         """Return the time at which `tick` has work again, if nothing else happens."""
         earliest = self._election.deadline()
@@ -149,9 +169,21 @@ class Core:
         return self._taken(now)
 
     def propose(self, body: bytes, now: int) -> tuple[Entry | Code, list[Effect]]:
-        """Append an entry as leader; return it, or the reason why not."""
-        result = self._leader.propose(body, now)
-        return result, self._taken(now)
+        """Append one entry as leader; return it, or the reason why not. Raises OSError."""
+        refusal = self.append_refusal()
+        if refusal is not None:
+            return refusal, []
+        entry = self._member.ledger.append_body(self._member.term, body)
+        return entry, self.appended(now)
+
+    def append_refusal(self) -> Code | None:
+        """Return why the caller may not write entries now; None if it may."""
+        return self._leader.append_refusal()
+
+    def appended(self, now: int) -> list[Effect]:
+        """Push and count entries of the current term that the caller has written to the ledger."""
+        self._leader.appended(now)
+        return self._taken(now)
 
     def step(self, envelope: Envelope, now: int) -> list[Effect]:
         """Handle a request of another node, or its answer to one of ours."""
@@ -185,14 +217,16 @@ class Core:
         return None
 
     def _response(self, envelope: Envelope, response: Response | Failed, now: int) -> None:
-        request_id = envelope.request_id
-        if isinstance(response, VoteResponse | Failed):
-            self._election.voted(request_id, response, now)
-        if isinstance(response, HeartbeatResponse | Failed):
-            self._election.beaten(request_id, response, now)
-        if isinstance(response, PushResponse | Failed):
-            self._leader.pushed(envelope.sender, request_id, response, now)
-        if isinstance(response, TransferResponse | Failed):
+        sender, request_id = envelope.sender, envelope.request_id
+        if isinstance(response, PushResponse):
+            self._leader.pushed(sender, request_id, response, now)
+        elif isinstance(response, VoteResponse | HeartbeatResponse):
+            self._election.answered(request_id, response, now)
+        elif isinstance(response, TransferResponse):
+            self._transfer.answered(request_id, response)
+        elif isinstance(response, Failed):  # of any kind: the id tells
+            self._leader.pushed(sender, request_id, response, now)
+            self._election.answered(request_id, response, now)
             self._transfer.answered(request_id, response)
 
     def _settle(self, now: int) -> None:

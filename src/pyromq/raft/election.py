@@ -16,13 +16,16 @@ Java's peers depend on these rules, and they differ from the Raft paper:
 7. A leader with a quorum ignores higher terms. Consequence: a stale node of a higher term, which
    rule 1 keeps from deposing anybody, stays out for ever.
 
-Two rules are our own, both legal for any candidate:
+Three rules are our own, all legal for any node:
 
 - Against 4: a node that voted for itself before a restart asks in a new term. Java asks in the old
   one, and its voters agree again. If a power cut has shortened the log meanwhile, the node would
   write other entries with the same index and term, and the group could not tell them apart.
 - Against 7: a leader that sees a peer of a higher term in `max_rounds_behind` rounds in succession
   becomes a candidate of that term, so that the peer can follow somebody again.
+- A node whose log lost entries at a start (`must_catch_up`) takes terms and follows leaders, but
+  neither asks for votes nor gives one until it has caught up: it may have been one of the quorum
+  that held a committed entry. Candidates count its answer, UNKNOWN, as none.
 
 Called by the core, on its thread.
 """
@@ -31,6 +34,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import Final
 
 from pyromq.raft.member import Member, Role
 from pyromq.raft.messages import (
@@ -44,6 +48,11 @@ from pyromq.raft.messages import (
     VoteResult,
 )
 
+#: Results that tell the voter's term.
+_HIGHER_TERM: Final = frozenset(
+    {VoteResult.REJECT_EXPIRED_VOTE_TERM, VoteResult.REJECT_TERM_SMALL_THAN_LEDGER}
+)
+
 
 class _Next(Enum):
     """How a candidate continues after a round."""
@@ -53,27 +62,43 @@ class _Next(Enum):
 
 
 @dataclass(slots=True)
-class _VoteRound:
+class _Round:
+    """Requests to all other nodes, and their answers so far. The own one counts at once."""
+
     term: int
     deadline: int
     requests: dict[int, str] = field(default_factory=dict)
-    results: dict[str, VoteResult] = field(default_factory=dict)
-    answered: int = 0
+    answered: int = 1
     max_term: int = NONE
+
+
+@dataclass(slots=True)
+class _VoteRound(_Round):
+    results: dict[str, VoteResult] = field(default_factory=dict)
 
     def count(self, *results: VoteResult) -> int:
         return sum(result in results for result in self.results.values())
 
+    def take(self, voter: str, response: VoteResponse) -> None:
+        result = response.vote_result
+        if result is not VoteResult.UNKNOWN:
+            self.results[voter] = result
+        if result in _HIGHER_TERM:
+            self.max_term = max(self.max_term, response.term)
+
 
 @dataclass(slots=True)
-class _HeartbeatRound:
-    deadline: int
-    requests: dict[int, str] = field(default_factory=dict)
+class _HeartbeatRound(_Round):
     succeeded: int = 1
     not_ready: int = 0
-    answered: int = 1
-    max_term: int = NONE
     is_inconsistent: bool = False
+
+    def take(self, response: HeartbeatResponse) -> None:
+        self.succeeded += response.code is Code.SUCCESS
+        self.not_ready += response.code is Code.TERM_NOT_READY
+        self.is_inconsistent |= response.code is Code.INCONSISTENT_LEADER
+        if response.code is Code.EXPIRED_TERM:
+            self.max_term = max(self.max_term, response.term)
 
 
 class Election:
@@ -137,6 +162,9 @@ class Election:
             if now >= self._votes.deadline:
                 self._end_votes(now)
         elif now >= self._next_vote_at:
+            if member.must_catch_up:
+                self._next_vote_at = now + self._settings.leak
+                return
             if self._next is _Next.NEW_TERM:
                 member.next_term()
                 self._next = _Next.SAME_TERM
@@ -158,7 +186,6 @@ class Election:
         self._votes = votes = _VoteRound(member.term, now + wait)
         own = self._vote_request(settings.self_id)
         votes.results[settings.self_id] = self._decide(own, is_own=True).vote_result
-        votes.answered = 1
         for peer in member.others():
             votes.requests[member.request(peer, self._vote_request(peer))] = peer
         self._check_votes(now)
@@ -198,6 +225,8 @@ class Election:
     def _objection(self, request: VoteRequest, *, is_own: bool) -> VoteResult:
         """Return why a candidate gets no vote, or ACCEPT; Java's peers expect this order."""
         member = self._member
+        if member.must_catch_up:
+            return VoteResult.UNKNOWN
         end_index, end_term = member.ledger.end_index, member.ledger.end_term
         if not member.is_peer(request.leader_id):
             return VoteResult.REJECT_UNKNOWN_LEADER
@@ -226,25 +255,29 @@ class Election:
             return VoteResult.REJECT_TAKING_LEADERSHIP
         return VoteResult.ACCEPT
 
-    def voted(self, request_id: int, response: VoteResponse | Failed, now: int) -> None:
-        """Count a voter's answer to the current round."""
-        votes = self._votes
-        if self._member.role is not Role.CANDIDATE or votes is None:
+    def answered(
+        self, request_id: int, response: VoteResponse | HeartbeatResponse | Failed, now: int
+    ) -> None:
+        """Count an answer to the current round of votes or heartbeats; others are ignored."""
+        role = self._member.role
+        votes = self._votes if role is Role.CANDIDATE else None
+        beats = self._beats if role is Role.LEADER else None
+        current = votes or beats
+        peer = current.requests.pop(request_id, None) if current else None
+        if current is None or peer is None:
             return
-        voter = votes.requests.pop(request_id, None)
-        if voter is None:
-            return
-        votes.answered += 1
-        if isinstance(response, VoteResponse):
-            result = response.vote_result
-            if result is not VoteResult.UNKNOWN:
-                votes.results[voter] = result
-            if result in (
-                VoteResult.REJECT_EXPIRED_VOTE_TERM,
-                VoteResult.REJECT_TERM_SMALL_THAN_LEDGER,
-            ):
-                votes.max_term = max(votes.max_term, response.term)
-        self._check_votes(now)
+        current.answered += 1
+        if votes:
+            if isinstance(response, VoteResponse):
+                votes.take(peer, response)
+            self._check_votes(now)
+        elif beats:
+            if isinstance(response, HeartbeatResponse):
+                self.live.add(peer)
+                beats.take(response)
+            else:
+                self.live.discard(peer)
+            self._check_heartbeats(now)
 
     def _check_votes(self, now: int) -> None:
         votes = self._votes
@@ -316,7 +349,7 @@ class Election:
 
     def _start_heartbeats(self, now: int) -> None:
         member, settings = self._member, self._settings
-        self._beats = beats = _HeartbeatRound(now + settings.heartbeat_interval)
+        self._beats = beats = _HeartbeatRound(member.term, now + settings.heartbeat_interval)
         self._next_beat_at = now + settings.heartbeat_interval + 1
         for peer in member.others():
             request = HeartbeatRequest(
@@ -327,26 +360,6 @@ class Election:
                 term=member.term,
             )
             beats.requests[member.request(peer, request)] = peer
-        self._check_heartbeats(now)
-
-    def beaten(self, request_id: int, response: HeartbeatResponse | Failed, now: int) -> None:
-        """Count a follower's answer to the current round."""
-        beats = self._beats
-        if self._member.role is not Role.LEADER or beats is None:
-            return
-        peer = beats.requests.pop(request_id, None)
-        if peer is None:
-            return
-        beats.answered += 1
-        if isinstance(response, Failed):
-            self.live.discard(peer)
-        else:
-            self.live.add(peer)
-            beats.succeeded += response.code is Code.SUCCESS
-            beats.not_ready += response.code is Code.TERM_NOT_READY
-            beats.is_inconsistent |= response.code is Code.INCONSISTENT_LEADER
-            if response.code is Code.EXPIRED_TERM:
-                beats.max_term = max(beats.max_term, response.term)
         self._check_heartbeats(now)
 
     def _check_heartbeats(self, now: int) -> None:

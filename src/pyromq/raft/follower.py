@@ -17,6 +17,17 @@ that make a Java leader compare again:
 - A TRUNCATE at an entry that a log in step holds, or held, cuts nothing: it is a late copy.
 - A TRUNCATE beyond the end, which restarts the whole log, needs a COMPARE before it.
 
+A push that the disk refuses is answered with DISK_FULL or DISK_ERROR: the leader tries again later,
+and the node lives on. A log that contradicts a leader in committed entries raises, and ends the
+node.
+
+A node that lost entries at a start (`must_catch_up`) demands a COMPARE of the current leader first,
+which begins with the leader's last entry. Entries that this node acknowledged before its start, and
+which were committed, are in that leader's log: it was elected without this node's vote, or pushed
+them itself. Once the log is in step and has reached that last entry, the node has them all again
+(`CaughtUp`). Requests die with their connection, so a COMPARE from the middle of an exchange with
+the process before the start does not pass for a first one.
+
 With `flush_before_ack`, success is answered once the entries survive a power cut; an answer that
 still waits is dropped when the role or the log changes.
 
@@ -25,10 +36,14 @@ Called by the core, on its thread.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import errno
+from collections.abc import Callable
+from typing import Final, NamedTuple
 
-from pyromq.raft.member import CommittedLost, Member, Role
-from pyromq.raft.messages import NONE, Code, PushRequest, PushResponse, PushType
+from pyromq.raft.member import CaughtUp, CommittedLost, Member, Role, Trouble
+from pyromq.raft.messages import NONE, Code, Entry, PushRequest, PushResponse, PushType
+
+_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
 class _Waiting(NamedTuple):
@@ -52,12 +67,16 @@ class Follower:
     def __init__(self, member: Member) -> None:
         self._member = member
         self._settings = member.settings
+        self._trouble = Trouble(member)
         self._waiting: dict[int, _Waiting] = {}
+        self._waiting_bytes = 0
         self._held: list[_Held] = []
         #: Terms in which the log was found in step, and compared. Only one leader writes in a term,
         #: so both outlast a time as candidate of the same term.
         self._in_step = NONE
         self._compared = NONE
+        #: Last entry of the leader that compared, for a node that must catch up.
+        self._leader_end = NONE
 
     def deadline(self) -> int | None:
         """Return when the oldest APPEND beyond a gap fails."""
@@ -76,12 +95,18 @@ class Follower:
             if late:
                 # One failure makes the leader compare, which drops the others.
                 first = self._waiting[min(late)]
-                self._waiting.clear()
+                self._drop_waiting()
                 self._answer(first, Code.INCONSISTENT_STATE)
         self.flushed()
 
+    def _drop_waiting(self) -> None:
+        self._waiting.clear()
+        self._waiting_bytes = 0
+
     def flushed(self) -> None:
         """Send the answers whose entries have become durable."""
+        if self._member.must_catch_up:
+            self._check_caught_up()
         if not self._held:
             return
         held, self._held = self._held, []
@@ -97,18 +122,30 @@ class Follower:
         """Handle a push; the answer may follow later."""
         push = _Waiting(sender, request_id, request, now)
         if self._member.role is not Role.FOLLOWER:
-            self._waiting.clear()
+            self._drop_waiting()
             self._answer(push, Code.NOT_FOLLOWER)
         elif not _is_well_formed(request):
             self._answer(push, Code.UNEXPECTED_ARGUMENT)
-        elif request.type is PushType.COMPARE:
-            self._compare(push)
-        elif request.type is PushType.TRUNCATE:
-            self._truncate(push)
+        elif request.type is PushType.APPEND:
+            self._append(push)
         elif request.type is PushType.COMMIT:
             self._commit(push)
         else:
-            self._append(push)
+            self._drop_waiting()
+            self._safely(
+                push, self._compare if request.type is PushType.COMPARE else self._truncate
+            )
+        if self._member.must_catch_up:
+            self._check_caught_up()
+
+    def _safely(self, push: _Waiting, handle: Callable[[_Waiting], None]) -> None:
+        """Handle a push; answer with a code of its own if the disk fails."""
+        try:
+            handle(push)
+        except OSError as error:
+            self._trouble.failed(error)
+            is_full = error.errno in _FULL
+            self._answer(push, Code.DISK_FULL if is_full else Code.DISK_ERROR)
 
     def _is_current(self, request: PushRequest) -> bool:
         member = self._member
@@ -119,15 +156,28 @@ class Follower:
 
     def _is_prefix(self) -> bool:
         """Whether the log is a prefix of the leader's: nobody else writes entries of its term."""
+        if self._member.must_catch_up and self._compared != self._member.term:
+            return False
         return self._is_in_step() or self._member.ledger.end_term == self._member.term
 
+    def _check_caught_up(self) -> None:
+        """End the time without votes once everything that was lost is there again."""
+        member, ledger = self._member, self._member.ledger
+        held = ledger.durable_index if self._settings.flush_before_ack else ledger.end_index
+        is_compared = self._compared == member.term and self._is_in_step()
+        if is_compared and held >= self._leader_end:
+            member.must_catch_up = False
+            member.effects.append(CaughtUp())
+
     def _compare(self, push: _Waiting) -> None:
-        self._waiting.clear()
         request, ledger = push.request, self._member.ledger
         if self._settings.check_term_of_pushes and not self._is_current(request):
             self._answer(push, Code.INCONSISTENT_TERM)
             return
         (entry,) = request.entries
+        if self._member.must_catch_up:
+            known = self._leader_end if self._compared == self._member.term else NONE
+            self._leader_end = max(known, entry.index)
         self._compared = self._member.term
         if ledger.entry(entry.index) == entry:
             if entry.index == ledger.end_index and self._is_current(request):
@@ -139,7 +189,6 @@ class Follower:
             self._answer(push, Code.INCONSISTENT_STATE)
 
     def _truncate(self, push: _Waiting) -> None:
-        self._waiting.clear()
         member, request, ledger = self._member, push.request, self._member.ledger
         (entry,) = request.entries
         is_held = ledger.entry(entry.index) == entry
@@ -172,19 +221,29 @@ class Follower:
 
     def _append(self, push: _Waiting) -> None:
         end, request = self._member.ledger.end_index, push.request
-        if request.last_index <= end and not self._settings.check_term_of_pushes:
+        is_strict = self._settings.check_term_of_pushes or request.run is not None
+        if request.last_index <= end and not is_strict:
             self._append_held(push)
         elif not self._is_current(request) or not self._is_prefix():
             self._answer(push, Code.INCONSISTENT_STATE)
         elif request.first_index > end + 1:
             self._wait(push)
         else:
-            self._write(push)
-            while self._waiting:
-                following = self._waiting.pop(self._member.ledger.end_index + 1, None)
-                if following is None:
-                    break
-                self._write(following)
+            self._safely(push, self._write)
+            while self._waiting and (following := self._next_waiting()):
+                self._safely(following, self._write)
+
+    def _next_waiting(self) -> _Waiting | None:
+        """Take a push that the log has reached; its begin may be there already."""
+        end = self._member.ledger.end_index
+        push = self._waiting.pop(end + 1, None)
+        if push is None:
+            first = min(self._waiting)
+            if first > end:
+                return None
+            push = self._waiting.pop(first)
+        self._waiting_bytes -= _size(push.request)
+        return push
 
     def _append_held(self, push: _Waiting) -> None:
         ledger = self._member.ledger
@@ -196,25 +255,40 @@ class Follower:
     def _wait(self, push: _Waiting) -> None:
         if push.request.first_index in self._waiting:
             self._answer(push, Code.REPEATED_PUSH)
-        elif len(self._waiting) >= self._settings.max_waiting_pushes:
+        elif (
+            len(self._waiting) >= self._settings.max_waiting_pushes
+            or self._waiting_bytes >= self._settings.max_waiting_bytes
+        ):
             self._answer(push, Code.PUSH_REQUEST_IS_FULL)
         else:
             self._waiting[push.request.first_index] = push
+            self._waiting_bytes += _size(push.request)
 
     def _write(self, push: _Waiting) -> None:
-        member, ledger = self._member, self._member.ledger
-        for entry in push.request.entries:
+        member, request = self._member, push.request
+        if request.run is not None:
+            is_written = member.ledger.append_run(request.run, request.term)
+        else:
+            is_written = self._write_entries(request.entries)
+        if not is_written:
+            self._in_step = NONE
+            self._answer(push, Code.INCONSISTENT_STATE)
+            return
+        self._trouble.over()
+        self._in_step = member.term
+        self._succeed(push, request.last_index)
+        member.commit(request.commit_index)
+
+    def _write_entries(self, entries: tuple[Entry, ...]) -> bool:
+        ledger = self._member.ledger
+        for entry in entries:
             if entry.index <= ledger.end_index:
                 is_written = ledger.entry(entry.index) == entry
             else:
                 is_written = ledger.append(entry)
             if not is_written:
-                self._in_step = NONE
-                self._answer(push, Code.INCONSISTENT_STATE)
-                return
-        self._in_step = member.term
-        self._succeed(push, push.request.last_index)
-        member.commit(push.request.commit_index)
+                return False
+        return True
 
     def _commit(self, push: _Waiting) -> None:
         request = push.request
@@ -246,15 +320,18 @@ class Follower:
             code=code,
             term=request.term,
             index=request.first_index,
-            count=len(request.entries),
+            count=request.count,
             begin_index=ledger.begin_index,
             end_index=ledger.end_index,
         )
 
 
 def _is_well_formed(request: PushRequest) -> bool:
-    """Whether the entries fit the type, and follow each other."""
-    entries = request.entries
+    """Whether the entries fit the type, and follow each other. The ledger checks those of a run."""
+    entries, run = request.entries, request.run
+    if run is not None:
+        is_filled = run.first_index >= 0 and run.count > 0 and len(run.data) > 0
+        return request.type is PushType.APPEND and not entries and is_filled
     if request.type is PushType.COMMIT:
         return not entries
     if request.type is not PushType.APPEND:
@@ -263,3 +340,9 @@ def _is_well_formed(request: PushRequest) -> bool:
         entry.index == entries[0].index + count and 0 <= entry.term <= request.term
         for count, entry in enumerate(entries)
     )
+
+
+def _size(request: PushRequest) -> int:
+    if request.run is not None:
+        return len(request.run.data)
+    return sum(len(entry.body) for entry in request.entries)

@@ -14,6 +14,8 @@ Followers get `committed`. A Java follower cannot tell the difference: it sees a
 index is late. If old entries must be served although nobody proposes anything, the caller proposes
 an entry (`has_uncommitted_tail`).
 
+The caller writes its entries to the ledger itself, many at a time (`append_refusal`, `appended`).
+
 Called by the core, on its thread.
 """
 
@@ -21,7 +23,7 @@ from __future__ import annotations
 
 from pyromq.raft.dispatcher import Dispatcher
 from pyromq.raft.member import CommitRule, LeaderReady, Member, Role
-from pyromq.raft.messages import NONE, Code, Entry, Failed, PushResponse
+from pyromq.raft.messages import NONE, Code, Failed, PushResponse
 
 
 class Leader:
@@ -34,6 +36,10 @@ class Leader:
         self.counted = NONE
         self._is_ready = False
         self._change = NONE
+        #: Peers that take runs, also while this node does not lead.
+        self._run_takers: set[str] = set()
+        #: Entries from here on may be committed by counting: terms never fall in a log.
+        self._countable_from: int | None = None
 
     def refresh(self, now: int) -> None:
         """Start or stop leading, after a change of role."""
@@ -43,10 +49,21 @@ class Leader:
         self._change = member.changes
         self.counted = NONE
         self._is_ready = False
+        self._countable_from = None
+        self.dispatchers = {}
         if member.role is Role.LEADER:
-            self.dispatchers = {peer: Dispatcher(member, peer, now) for peer in member.others()}
+            for peer in member.others():
+                takes_runs = peer in self._run_takers
+                self.dispatchers[peer] = Dispatcher(member, peer, now, takes_runs=takes_runs)
+
+    def set_takes_runs(self, peer: str, *, takes: bool) -> None:
+        """Note whether a peer takes runs."""
+        if takes:
+            self._run_takers.add(peer)
         else:
-            self.dispatchers = {}
+            self._run_takers.discard(peer)
+        if dispatcher := self.dispatchers.get(peer):
+            dispatcher.set_takes_runs(takes=takes)
 
     def deadline(self) -> int | None:
         """Return when a dispatcher has work."""
@@ -59,8 +76,8 @@ class Leader:
             dispatcher.pump(now)
         self.count()
 
-    def propose(self, body: bytes, now: int) -> Entry | Code:
-        """Append an entry to the log and push it; the code tells why not."""
+    def append_refusal(self) -> Code | None:
+        """Return why no entry may be written now."""
         member = self._member
         if member.role is not Role.LEADER:
             return Code.NOT_LEADER
@@ -70,9 +87,14 @@ class Leader:
         settled = max(member.committed, self.counted)
         if member.ledger.end_index - settled > self._settings.max_pending_proposals:
             return Code.LEADER_PENDING_FULL
-        entry = member.ledger.append_body(member.term, body)
+        return None
+
+    def appended(self, now: int) -> None:
+        """Push and count entries of this term that were written to the ledger."""
+        member = self._member
+        assert member.role is Role.LEADER, member.role
+        assert member.ledger.end_term == member.term, (member.ledger.end_term, member.term)
         self.tick(now)
-        return entry
 
     def pushed(self, peer: str, request_id: int, response: PushResponse | Failed, now: int) -> None:
         """Hand a follower's answer to its dispatcher."""
@@ -106,12 +128,14 @@ class Leader:
         rule = self._settings.commit_rule
         if rule is CommitRule.COUNTING:
             return True
-        entry = self._member.ledger.entry(index)
-        if entry is None:
+        if self._countable_from is not None and index >= self._countable_from:
+            return True
+        term = self._member.ledger.term_of(index)
+        least = self._member.term if rule is CommitRule.OWN_TERM else self._member.term - 1
+        if term is None or term < least:
             return False
-        if rule is CommitRule.OWN_TERM:
-            return entry.term == self._member.term
-        return entry.term >= self._member.term - 1
+        self._countable_from = index
+        return True
 
     def _held_by_all(self, marks: list[int]) -> int:
         return marks[-1] if self._settings.commit_rule is CommitRule.NO_TERM_BETWEEN else NONE

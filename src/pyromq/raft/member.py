@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final
 
+from pyromq.base.sizes import KIB, MIB
 from pyromq.raft.ledger import Ledger
 from pyromq.raft.messages import NONE, Body, Envelope
 
@@ -73,6 +74,14 @@ class Settings:
     transfer_wait: int = 1000
     transfer_timeout: int = 3000
     preferred_leader_interval: int = 1000
+    #: Bytes of one push to a peer that takes runs.
+    max_run_bytes: int = 512 * KIB
+    #: Further runs to a peer wait until they are full, so that a busy leader sends fewer.
+    max_runs_in_flight: int = 4
+    #: Bytes of pushes to one peer without an answer; one push may exceed it.
+    max_bytes_in_flight: int = 64 * MIB
+    #: Bytes of pushes that wait for a gap before them.
+    max_waiting_bytes: int = 64 * MIB
     #: Acknowledge an entry only when it survives a power cut (`dLegerFlushBeforeAck`).
     flush_before_ack: bool = False
     commit_rule: CommitRule = CommitRule.NO_TERM_BETWEEN
@@ -103,6 +112,10 @@ class Persisted:
     term: int = 0
     vote: str | None = None
     committed: int = NONE
+    #: The log lost entries that this node had acknowledged (`RaftLog.lost_committed`). The node
+    #: neither votes nor asks for votes until `CaughtUp`; it must stay set until then, over
+    #: further restarts. Nodes alone in their group ignore it.
+    must_catch_up: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +169,34 @@ class CommittedLost:
     committed: int
 
 
-Effect = Send | Persist | RoleChanged | LeaderReady | Committed | CommittedLost
+@dataclass(frozen=True, slots=True)
+class CaughtUp:
+    """The log holds again what it had lost: `must_catch_up` is over and may be forgotten."""
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerFailed:
+    """The disk refused a read or a write, which will be tried again; reported once per series."""
+
+    error: OSError
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerWorks:
+    """What `LedgerFailed` reported is over."""
+
+
+Effect = (
+    Send
+    | Persist
+    | RoleChanged
+    | LeaderReady
+    | Committed
+    | CommittedLost
+    | CaughtUp
+    | LedgerFailed
+    | LedgerWorks
+)
 
 
 @dataclass(slots=True)
@@ -169,6 +209,7 @@ class Member:
     term: int
     vote: str | None
     committed: int
+    must_catch_up: bool = False
     role: Role = Role.CANDIDATE
     leader: str | None = None
     known_max_term: int = NONE
@@ -254,3 +295,23 @@ class Member:
             self.term_to_take == self.term
             and self.settings.self_id in self.settings.preferred_leaders
         )
+
+
+@dataclass(slots=True)
+class Trouble:
+    """A series of failures of the ledger, of which the first and the end are reported."""
+
+    member: Member
+    is_on: bool = False
+
+    def failed(self, error: OSError) -> None:
+        """Report a failure, unless the one before failed as well."""
+        if not self.is_on:
+            self.is_on = True
+            self.member.effects.append(LedgerFailed(error))
+
+    def over(self) -> None:
+        """Report that the ledger works, if it had failed."""
+        if self.is_on:
+            self.is_on = False
+            self.member.effects.append(LedgerWorks())

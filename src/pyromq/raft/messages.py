@@ -13,15 +13,18 @@ from dataclasses import dataclass
 from enum import Enum, IntEnum
 from typing import Final
 
+from pyromq.raft.format import Run
+
 #: An index or a term of an empty log.
 NONE: Final = -1
 
 
 class Code(IntEnum):
-    """DLedger's response codes, as far as nodes send them to each other."""
+    """DLedger's response codes, as far as nodes send them."""
 
     UNKNOWN = -1
     SUCCESS = 200
+    UNSUPPORTED = 303
     UNKNOWN_GROUP = 400
     UNKNOWN_MEMBER = 401
     UNEXPECTED_MEMBER = 402
@@ -31,8 +34,11 @@ class Code(IntEnum):
     INCONSISTENT_STATE = 406
     INCONSISTENT_TERM = 407
     INCONSISTENT_LEADER = 409
+    INDEX_OUT_OF_RANGE = 410
     UNEXPECTED_ARGUMENT = 411
     REPEATED_PUSH = 413
+    DISK_ERROR = 414
+    DISK_FULL = 415
     TERM_NOT_READY = 416
     FALL_BEHIND_TOO_MUCH = 417
     TAKE_LEADERSHIP_FAILED = 418
@@ -127,21 +133,34 @@ class HeartbeatResponse(Response):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PushRequest(Request):
-    """Brings entries or a commit index; Java has `entry` for one, `batchEntry` for several."""
+    """Brings entries or a commit index; Java has `entry` for one, `batchEntry` for several.
+
+    Between our nodes, an APPEND carries a `run` instead of `entries`, never both.
+    """
 
     type: PushType
     commit_index: int
     entries: tuple[Entry, ...] = ()
+    run: Run | None = None
 
     @property
     def first_index(self) -> int:
         """Index of the first entry."""
+        if self.run is not None:
+            return self.run.first_index
         return self.entries[0].index if self.entries else NONE
 
     @property
     def last_index(self) -> int:
         """Index of the last entry."""
+        if self.run is not None:
+            return self.run.last_index
         return self.entries[-1].index if self.entries else NONE
+
+    @property
+    def count(self) -> int:
+        """Number of entries."""
+        return len(self.entries) if self.run is None else self.run.count
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

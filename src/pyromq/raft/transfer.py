@@ -85,6 +85,8 @@ class Transfer:
             self._answer(sender, request_id, Code.UNEXPECTED_ARGUMENT)
         elif request.transfer_id != self._member.leader:
             self._answer(sender, request_id, Code.INCONSISTENT_LEADER)
+        elif self._member.must_catch_up:
+            self._answer(sender, request_id, Code.TAKE_LEADERSHIP_FAILED)
         else:
             deadline = now + self._settings.transfer_wait
             self._task = _Task(sender, request_id, request, deadline)

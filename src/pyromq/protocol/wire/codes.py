@@ -123,6 +123,8 @@ class RequestCode(IntEnum):
     GET_ALL_CONSUMER_FILTER = 70002
     #: A replica copies the notes of its master about deleted topics.
     GET_ALL_TOPIC_DELETION = 70004
+    #: A raft leader pushes entries, on the port of its peer's node (`raft.network.binary_push`).
+    RAFT_PUSH = 70010
 
 
 class ResponseCode(IntEnum):

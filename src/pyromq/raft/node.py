@@ -1,0 +1,586 @@
+"""One node of a raft group: joins the core, the log, the vote file and the network on one loop.
+
+The owner starts and stops the log, writes entries to it while this node leads
+(`append_refusal`, `RaftLog.append_bodies`, then `appended`), and learns everything else through
+its `NodeListener`.
+
+Events come from the port (`network.server`), from the connections to peers (`network.peers`), from
+the clock and from the owner. Each is a step of the core; the effects of a step are applied in their
+order, before the next step:
+
+- `Persist` is an fsync on the loop, so nothing that depends on a vote leaves before it is durable.
+  It happens in elections only.
+- Requests are queued for their peer, and leave at the end of the chunk that caused them.
+- Answers leave with the others of their chunk; late ones at once.
+- Several commits of a chunk are one for the listener.
+
+Invariants
+1. The core is entered by one event at a time: what an effect causes comes as a later event.
+2. After a failure (`NodeListener.failed`) nothing is sent and nothing is written any more.
+3. A request that the core never answers is forgotten after `_MAX_WAIT` ms.
+
+Runs on the loop; the flush thread is its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import Enum
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+from pyromq.raft.core import Core
+from pyromq.raft.flush import FlushService
+from pyromq.raft.format import Vote
+from pyromq.raft.log import RaftLog
+from pyromq.raft.log_ledger import LogLedger
+from pyromq.raft.member import (
+    CaughtUp,
+    Committed,
+    CommittedLost,
+    Effect,
+    LeaderReady,
+    LedgerFailed,
+    LedgerWorks,
+    Persist,
+    Persisted,
+    Role,
+    RoleChanged,
+    Send,
+    Settings,
+)
+from pyromq.raft.messages import (
+    Code,
+    Entry,
+    Envelope,
+    Failed,
+    Request,
+    Response,
+    TransferRequest,
+)
+from pyromq.raft.network.peers import LinkState, Peer
+from pyromq.raft.network.server import RaftServer, Reply
+from pyromq.raft.vote_file import VoteFile
+from pyromq.store.results import StoreError
+
+logger = logging.getLogger(__name__)
+
+#: How long an answer may take; its sender has given up before.
+_MAX_WAIT: Final = 5000
+#: A timer that is later than this lets the sockets be read first: the heartbeat that it misses may
+#: be there.
+_MAX_LATENESS: Final = 0.05
+_READ_SECONDS: Final = 0.001
+_NEVER: Final = 1 << 62
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeSettings:
+    """Settings of a node."""
+
+    group: str
+    self_id: str
+    #: Host and port of every node, this one too; port 0 of the own address takes a free one.
+    peers: dict[str, tuple[str, int]]
+    #: The directory of the vote file: Java's `<root>/dledger-<id>`.
+    directory: Path
+    preferred_leaders: tuple[str, ...] = ()
+    batch_push: bool = False
+    flush_before_ack: bool = False
+    #: The address to listen on: all interfaces, as in Java.
+    listen_host: str = "0.0.0.0"  # noqa: S104
+    #: Other values of the core's `Settings`, for tests.
+    core: dict[str, Any] = field(default_factory=dict)
+
+    def core_settings(self) -> Settings:
+        """Return the settings of the core."""
+        return Settings(
+            group=self.group,
+            self_id=self.self_id,
+            peers=tuple(self.peers),
+            preferred_leaders=self.preferred_leaders,
+            batch_push=self.batch_push,
+            flush_before_ack=self.flush_before_ack,
+            **self.core,
+        )
+
+
+class NodeListener(Protocol):
+    """Learns what happens to a node; called on the loop, in order.
+
+    It may call `append_refusal`, `appended` and the properties of the node.
+    """
+
+    def role_changed(self, role: Role, term: int, leader: str | None, reason: str) -> None:
+        """Take note of a new role, term or leader."""
+
+    def leader_ready(self, term: int) -> None:
+        """Take note that a quorum holds everything that this leader's log had."""
+
+    def committed(self, index: int) -> None:
+        """Take note that entries up to `index` are committed; the log knows it already."""
+
+    def committed_lost(self, index: int, committed: int) -> None:
+        """Rebuild what came from entries behind `index`: a leader removed them."""
+
+    def failed(self, reason: str) -> None:
+        """Stop the broker: the log cannot be trusted any more, or an fsync failed."""
+
+
+@dataclass(frozen=True, slots=True)
+class PeerStatus:
+    """What this node knows of another one."""
+
+    node_id: str
+    address: str
+    connected: bool
+    #: "pyromq" (binary pushes), "DLedger" (JSON), or "unknown" while not connected.
+    kind: str
+    #: The leader's view: the state of its pushes, and the last entry known to be there.
+    state: str | None
+    watermark: int | None
+    lag: int | None
+    #: Seconds since anything arrived from it, or None.
+    last_contact: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class RaftStatus:
+    """The state of a node."""
+
+    group: str
+    self_id: str
+    address: str
+    role: Role
+    term: int
+    leader: str | None
+    begin_index: int
+    end_index: int
+    committed_index: int
+    flushed_index: int
+    begin_position: int
+    end_position: int
+    committed_position: int
+    flushed_position: int
+    #: Reason of the last change of role, and its time in seconds since 1970.
+    reason: str
+    changed_at: float
+    peers: tuple[PeerStatus, ...]
+
+
+class NodeState(Enum):
+    """The life of a node."""
+
+    NEW = "new"
+    RUNNING = "running"
+    #: Nothing is sent or written any more.
+    FAILED = "failed"
+    STOPPED = "stopped"
+
+
+class RaftNode:
+    """A member of a group."""
+
+    #: Set by `start`.
+    _core: Core
+    _loop: asyncio.AbstractEventLoop
+    _server: RaftServer
+
+    def __init__(
+        self,
+        settings: NodeSettings,
+        log: RaftLog,
+        listener: NodeListener,
+        *,
+        generator: random.Random | None = None,
+    ) -> None:
+        if settings.self_id not in settings.peers:
+            raise ValueError(f"node {settings.self_id} is not in the list of peers")
+        self._settings = settings
+        self._log = log
+        self._listener = listener
+        self._generator = generator or random.Random()  # noqa: S311 - spreads elections
+        self._votes = VoteFile(settings.directory)
+        self._flush = FlushService(
+            log, on_flushed=self._on_flushed, on_failure=self._on_flush_failure
+        )
+        self._state = NodeState.NEW
+        self._host, self._port = settings.peers[settings.self_id]
+        self._peers: dict[str, Peer] = {}
+        #: Requests of others that the core has not answered yet, by the id that the core knows.
+        self._replies: dict[int, Reply] = {}
+        #: Callers of `transfer`, by the same ids.
+        self._orders: dict[int, asyncio.Future[Code]] = {}
+        self._last_id = 0
+        #: The commit index that the listener does not know yet.
+        self._commit = -1
+        self._timer: asyncio.TimerHandle | None = None
+        self._armed_for = _NEVER
+        self._is_pump_due = False
+        self._reason = "not started"
+        self._changed_at = time.time()
+
+    # Life
+
+    async def start(self) -> None:
+        """Listen, load the vote, and take part in elections. The log has been started.
+
+        Raises OSError if the port is not available, StoreError if the vote cannot be trusted.
+        """
+        settings = self._settings
+        self._loop = asyncio.get_running_loop()
+        vote = self._votes.load()
+        if self._log.lost_committed:
+            # Before the flush thread saves a checkpoint without the loss.
+            self._votes.start_catching_up()
+        persisted = Persisted(
+            vote.term, vote.voted_for, self._log.committed_index, self._votes.is_catching_up
+        )
+        self._core = Core(
+            settings.core_settings(),
+            persisted,
+            LogLedger(self._log),
+            self._generator,
+            self._now(),
+        )
+        self._peers = {
+            peer: Peer(settings.group, settings.self_id, peer, address, self)
+            for peer, address in settings.peers.items()
+            if peer != settings.self_id
+        }
+        self._server = RaftServer(settings.group, settings.self_id, settings.peers, self)
+        self._port = await self._server.start(settings.listen_host, self._port)
+        self._flush.start()
+        self._enter(NodeState.RUNNING)
+        logger.info(
+            "node %s of group %s started at %s:%d: term %d, entries %d to %d, committed %d",
+            settings.self_id,
+            settings.group,
+            self._host,
+            self._port,
+            self.term,
+            self._log.begin_index,
+            self._log.end_index,
+            self._log.committed_index,
+        )
+        self._arm()
+
+    async def stop(self) -> None:
+        """Leave the group: close all connections. The log stays open."""
+        if self._state in (NodeState.NEW, NodeState.STOPPED):
+            return
+        self._enter(NodeState.STOPPED)
+        if self._timer is not None:
+            self._timer.cancel()
+        await self._server.stop()
+        await asyncio.gather(*(peer.stop() for peer in self._peers.values()))
+        await asyncio.to_thread(self._flush.stop)
+        self._replies.clear()
+        for order in self._orders.values():
+            if not order.done():
+                order.set_result(Code.UNKNOWN)
+
+    def _enter(self, state: NodeState) -> None:
+        assert self._state is not NodeState.STOPPED
+        self._state = state
+
+    # For the owner
+
+    @property
+    def role(self) -> Role:
+        """Return the role."""
+        return self._core.role
+
+    @property
+    def term(self) -> int:
+        """Return the current term."""
+        return self._core.term
+
+    @property
+    def leader(self) -> str | None:
+        """Return the leader of the current term, if it is known."""
+        return self._core.leader
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Return the host and port that this node listens on."""
+        return self._host, self._port
+
+    def append_refusal(self) -> Code | None:
+        """Return why no entry may be written to the log now, or None if this node leads."""
+        if self._state is not NodeState.RUNNING:
+            return Code.INTERNAL_ERROR
+        return self._core.append_refusal()
+
+    def appended(self) -> None:
+        """Push the entries of the current term that the owner wrote to the log.
+
+        Several calls in one iteration of the loop are one push.
+        """
+        if not self._is_pump_due:
+            self._is_pump_due = True
+            self._loop.call_soon(self._pump)
+
+    async def transfer(self, node_id: str) -> Code:
+        """Hand leadership to another node; return the outcome."""
+        if self._state is not NodeState.RUNNING:
+            return Code.INTERNAL_ERROR
+        settings = self._settings
+        request = TransferRequest(
+            group=settings.group,
+            local_id=settings.self_id,
+            remote_id=settings.self_id,
+            leader_id=settings.self_id,
+            term=self.term,
+            transfer_id=settings.self_id,
+            transferee_id=node_id,
+            take_leadership_ledger_index=-1,
+        )
+        self._last_id += 1
+        request_id = self._last_id
+        order = self._orders[request_id] = self._loop.create_future()
+        try:
+            envelope = Envelope(settings.self_id, settings.self_id, request_id, request)
+            self._advance(self._core.step, envelope)
+            self.chunk_ended()
+            return await order
+        finally:
+            del self._orders[request_id]
+
+    def status(self) -> RaftStatus:
+        """Return the state of this node and, as leader, of its followers."""
+        log, settings, now = self._log, self._settings, self._loop.time()
+        followers = self._core.followers
+        peers = []
+        for peer in self._peers.values():
+            follower = followers.get(peer.node_id)
+            peers.append(
+                PeerStatus(
+                    node_id=peer.node_id,
+                    address=peer.address,
+                    connected=peer.state is LinkState.OPEN,
+                    kind=peer.kind.value,
+                    state=follower.state.name if follower else None,
+                    watermark=follower.watermark if follower else None,
+                    lag=log.end_index - follower.watermark if follower else None,
+                    last_contact=None if peer.heard_at is None else now - peer.heard_at,
+                )
+            )
+        return RaftStatus(
+            group=settings.group,
+            self_id=settings.self_id,
+            address=f"{self._host}:{self._port}",
+            role=self.role,
+            term=self.term,
+            leader=self.leader,
+            begin_index=log.begin_index,
+            end_index=log.end_index,
+            committed_index=log.committed_index,
+            flushed_index=log.flushed_index,
+            begin_position=log.begin_position,
+            end_position=log.written,
+            committed_position=log.committed_position,
+            flushed_position=log.flushed,
+            reason=self._reason,
+            changed_at=self._changed_at,
+            peers=tuple(peers),
+        )
+
+    # Events
+
+    def requested(self, request: Request, reply: Reply) -> None:
+        """Handle a request of another node; called by the server."""
+        if self._state is not NodeState.RUNNING:
+            return
+        reply.since = self._now()
+        self._last_id += 1
+        request_id, sender = self._last_id, request.local_id
+        self._replies[request_id] = reply
+        envelope = Envelope(sender, self._settings.self_id, request_id, request)
+        self._advance(self._core.step, envelope)
+
+    def chunk_ended(self) -> None:
+        """Tell the listener of commits, let requests leave, wait for the next deadline."""
+        if self._state is not NodeState.RUNNING:
+            return
+        self._tell_commit()
+        for peer in self._peers.values():
+            peer.flush()
+        if self._settings.flush_before_ack and self._log.flushed < self._log.written:
+            self._flush.wake()
+        self._arm()
+
+    def committed_entry(self, index: int) -> Entry | None:
+        """Return a committed entry, or None; called by the server."""
+        if index > self._log.committed_index:
+            return None
+        try:
+            found = self._log.entry(index)
+        except IndexError:
+            return None
+        return Entry(index, found.term, found.position, found.size, bytes(found.body))
+
+    def answered(self, peer: str, answers: list[tuple[int, Response | Failed]]) -> None:
+        """Handle the ends of requests; called by a peer's connection."""
+        self_id = self._settings.self_id
+        for request_id, answer in answers:
+            if self._state is not NodeState.RUNNING:
+                return
+            self._advance(self._core.step, Envelope(peer, self_id, request_id, answer))
+        self.chunk_ended()
+
+    def takes_runs(self, peer: str, *, is_able: bool) -> None:
+        """Take note whether pushes to a peer may carry a run; called by its connection."""
+        self._core.set_takes_runs(peer, takes=is_able)
+
+    def _pump(self) -> None:
+        self._is_pump_due = False
+        if self._state is NodeState.RUNNING:
+            self._advance(self._core.appended)
+            self.chunk_ended()
+
+    def _tick(self) -> None:
+        self._timer, due = None, self._armed_for / 1000
+        self._armed_for = _NEVER
+        if self._state is not NodeState.RUNNING:
+            return
+        if self._loop.time() - due > _MAX_LATENESS:
+            self._timer = self._loop.call_later(_READ_SECONDS, self._tick_late)
+            return
+        self._tick_late()
+
+    def _tick_late(self) -> None:
+        self._timer = None
+        if self._state is not NodeState.RUNNING:
+            return
+        now = self._now()
+        if now >= self._core.deadline():
+            self._advance(self._core.tick)
+        self._forget_replies(now)
+        self.chunk_ended()
+
+    def _forget_replies(self, now: int) -> None:
+        while self._replies:
+            request_id, oldest = next(iter(self._replies.items()))
+            if oldest.since > now - _MAX_WAIT:
+                return
+            del self._replies[request_id]
+
+    def _arm(self) -> None:
+        """Let the clock call at the core's deadline, unless it calls earlier anyway."""
+        deadline = self._core.deadline()
+        if deadline < self._armed_for:
+            if self._timer is not None:
+                self._timer.cancel()
+            self._armed_for = deadline
+            # Loops may call a little early.
+            self._timer = self._loop.call_at((deadline + 0.5) / 1000, self._tick)
+
+    def _on_flushed(self) -> None:
+        """Tell the core, if it waits; called by the flush thread."""
+        if self._settings.flush_before_ack:
+            self._call(self._flushed)
+
+    def _flushed(self) -> None:
+        if self._state is NodeState.RUNNING:
+            self._advance(self._core.flushed)
+            self.chunk_ended()
+
+    def _on_flush_failure(self, reason: str) -> None:
+        self._call(lambda: self._fail(reason))
+
+    def _call(self, function: Callable[[], None]) -> None:
+        try:
+            self._loop.call_soon_threadsafe(function)
+        except RuntimeError:  # the loop is closed
+            logger.debug("the loop is closed: %s is not called", function)
+
+    def _now(self) -> int:
+        return int(self._loop.time() * 1000)
+
+    # Effects
+
+    def _advance(self, step: Callable[..., list[Effect]], *arguments: object) -> None:
+        """Take a step of the core and apply its effects."""
+        try:
+            self._run(step(*arguments, self._now()))
+        except (OSError, StoreError) as error:
+            self._fail(str(error))
+        except Exception as error:
+            logger.exception("a step of node %s failed", self._settings.self_id)
+            self._fail(f"internal error: {type(error).__name__}: {error}")
+
+    def _run(self, effects: list[Effect]) -> None:
+        """Apply effects in their order."""
+        for effect in effects:
+            if isinstance(effect, Send):
+                self._send(effect.envelope)
+            elif isinstance(effect, Committed):
+                self._commit = effect.index
+            else:
+                self._tell_commit()
+                self._run_rare(effect)
+            if self._state is not NodeState.RUNNING:
+                return
+
+    def _send(self, envelope: Envelope) -> None:
+        body, request_id = envelope.body, envelope.request_id
+        if isinstance(body, Request):
+            self._peers[envelope.recipient].send(request_id, body)
+        elif reply := self._replies.pop(request_id, None):
+            assert isinstance(body, Response)
+            reply.send(body)
+        elif (order := self._orders.get(request_id)) and not order.done():
+            assert isinstance(body, Response)
+            order.set_result(body.code)
+
+    def _run_rare(self, effect: Effect) -> None:
+        if isinstance(effect, Persist):
+            try:
+                self._votes.save(Vote(effect.term, effect.vote))
+            except OSError as error:
+                self._fail(f"cannot save the vote in {self._settings.directory}: {error}")
+        elif isinstance(effect, RoleChanged):
+            self._log_role(effect)
+            self._listener.role_changed(effect.role, effect.term, effect.leader, effect.reason)
+        elif isinstance(effect, LeaderReady):
+            self._listener.leader_ready(effect.term)
+        elif isinstance(effect, CommittedLost):
+            self._listener.committed_lost(effect.index, effect.committed)
+        elif isinstance(effect, CaughtUp):
+            logger.info("node %s has caught up, and votes again", self._settings.self_id)
+            self._votes.end_catching_up()
+        elif isinstance(effect, LedgerFailed):
+            logger.error("node %s cannot write its log: %s", self._settings.self_id, effect.error)
+        elif isinstance(effect, LedgerWorks):
+            logger.info("node %s can write its log again", self._settings.self_id)
+
+    def _log_role(self, change: RoleChanged) -> None:
+        self._reason, self._changed_at = change.reason, time.time()
+        logger.info(
+            "node %s of group %s is %s of term %d, leader %s: %s",
+            self._settings.self_id,
+            self._settings.group,
+            change.role.value,
+            change.term,
+            change.leader or "unknown",
+            change.reason,
+        )
+
+    def _tell_commit(self) -> None:
+        index, self._commit = self._commit, -1
+        if index >= 0 and self._log.commit(index):
+            self._listener.committed(index)
+
+    def _fail(self, reason: str) -> None:
+        """Stop sending and writing: what this node would say could be wrong."""
+        if self._state is not NodeState.RUNNING:
+            return
+        self._enter(NodeState.FAILED)
+        logger.critical("node %s cannot continue: %s", self._settings.self_id, reason)
+        self._listener.failed(reason)
