@@ -495,6 +495,11 @@ class MessageStore:
         return self._chunk.position if self.agreement is None else self.agreement.committed
 
     @property
+    def put_end(self) -> int:
+        """Return the offset after the last message that was put, committed or not."""
+        return self._chunk.position
+
+    @property
     def flushed_offset(self) -> int:
         """Return the offset below which everything is on disk."""
         return self._log.watermarks.flushed
@@ -506,8 +511,11 @@ class MessageStore:
 
     @property
     def has_gate(self) -> bool:
-        """Whether responses to sends wait: for an fsync, a replica, or both."""
-        return self._chunk.has_gate
+        """Whether responses to sends wait, unless the sender does not want that.
+
+        They wait for an fsync, a replica, or both; in a raft group they always wait.
+        """
+        return self._chunk.has_gate and self.agreement is None
 
     @property
     def free_buffers(self) -> int | None:
