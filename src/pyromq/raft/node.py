@@ -235,12 +235,8 @@ class RaftNode:
         settings = self._settings
         self._loop = asyncio.get_running_loop()
         vote = self._votes.load()
-        if self._log.lost_committed:
-            # Before the flush thread saves a checkpoint without the loss.
-            self._votes.start_catching_up()
-        persisted = Persisted(
-            vote.term, vote.voted_for, self._log.committed_index, self._votes.is_catching_up
-        )
+        log = self._log
+        persisted = Persisted(vote.term, vote.voted_for, log.committed_index, log.must_catch_up)
         self._core = Core(
             settings.core_settings(),
             persisted,
@@ -554,7 +550,7 @@ class RaftNode:
             self._listener.committed_lost(effect.index, effect.committed)
         elif isinstance(effect, CaughtUp):
             logger.info("node %s has caught up, and votes again", self._settings.self_id)
-            self._votes.end_catching_up()
+            self._log.caught_up()
         elif isinstance(effect, LedgerFailed):
             logger.error("node %s cannot write its log: %s", self._settings.self_id, effect.error)
         elif isinstance(effect, LedgerWorks):

@@ -118,10 +118,10 @@ class BrokerRaft:
         """Hand over if this node leads, and leave the group."""
         await self._periodic.stop()
         if self._worker is not None:
-            await self._hand_over()
             self._worker.cancel()
             await asyncio.gather(self._worker, return_exceptions=True)
             self._worker = None
+            await self._hand_over()
         await self._tables.stop()
         await self._node.stop()
         self._agreement.step_down()
