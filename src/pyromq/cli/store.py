@@ -21,7 +21,7 @@ from pyromq.raft.offline.dump import RaftFile, RaftFileKind
 from pyromq.raft.offline.files import committed_end, find_node
 from pyromq.store.config import MessageStoreConfig
 from pyromq.store.index.file import IndexFileError
-from pyromq.store.offline.check import check_store, guess_config, is_unclean
+from pyromq.store.offline.check import Violation, check_store, guess_config, is_unclean
 from pyromq.store.offline.dump import (
     DumpError,
     Item,
@@ -141,8 +141,8 @@ def check(directory: Path, config_file: Path | None, as_json: bool) -> None:
         pyromq store check data
         pyromq store check data --json | head
     """
-    _require_directory(directory)
-    config = _load_config(config_file, directory) if config_file else None
+    require_directory(directory)
+    config = load_store_config(config_file, directory) if config_file else None
     if is_unclean(directory):
         click.echo(
             f"{directory}: a broker is running here or was not stopped cleanly: the tail may move "
@@ -150,13 +150,8 @@ def check(directory: Path, config_file: Path | None, as_json: bool) -> None:
             err=True,
         )
     count = 0
-    with byte_progress() as progress:
-        task = progress.add_task("checking", total=None)
-        for violation in check_store(
-            directory,
-            config,
-            lambda done, total: progress.update(task, completed=done, total=total),
-        ):
+    try:
+        for violation in _violations(directory, config):
             count += 1
             text = str(violation)
             if as_json:
@@ -168,10 +163,22 @@ def check(directory: Path, config_file: Path | None, as_json: bool) -> None:
                 }
                 text = orjson.dumps(fields).decode()
             click.echo(text)
+    except StoreError as error:
+        raise click.ClickException(str(error)) from error
     if count:
         click.echo(f"{directory}: {count} violations", err=True)
         raise SystemExit(1)
     click.echo(f"{directory}: no violation", err=True)
+
+
+def _violations(directory: Path, config: MessageStoreConfig | None) -> Iterator[Violation]:
+    with byte_progress() as progress:
+        task = progress.add_task("checking", total=None)
+        yield from check_store(
+            directory,
+            config,
+            lambda done, total: progress.update(task, completed=done, total=total),
+        )
 
 
 @store.command()
@@ -192,10 +199,12 @@ def rebuild(directory: Path, config_file: Path | None, queues: bool, index: bool
         pyromq store rebuild data
         pyromq store rebuild data --index -c broker.conf
     """
-    _require_directory(directory)
+    require_directory(directory)
     both = queues == index
     try:
-        config = _load_config(config_file, directory) if config_file else guess_config(directory)
+        config = (
+            load_store_config(config_file, directory) if config_file else guess_config(directory)
+        )
         committed = None
         if entry_directory(config) is not None:
             committed = committed_end(find_node(directory, config))
@@ -251,9 +260,11 @@ def truncate(
         pyromq store truncate data --to 1073741824
         pyromq store truncate data --to 1073741824 --apply -c broker.conf
     """
-    _require_directory(directory)
-    config = _load_config(config_file, directory) if config_file else guess_config(directory)
+    require_directory(directory)
     try:
+        config = (
+            load_store_config(config_file, directory) if config_file else guess_config(directory)
+        )
         with _without_lines_about_files(), byte_progress() as progress:
             task = progress.add_task("reading the log", total=None)
             plan = truncate_store(
@@ -323,14 +334,15 @@ def _listed(lines: list[str], kind: str) -> Iterator[str]:
         yield f"... and {len(lines) - _MAX_LISTED} more {kind}"
 
 
-def _require_directory(directory: Path) -> None:
+def require_directory(directory: Path) -> None:
+    """Raise click.ClickException unless it is a directory."""
     if not directory.is_dir():
         raise click.ClickException(
             f"{directory} is not a directory: give the root of a broker's store"
         )
 
 
-def _load_config(file: Path, directory: Path) -> MessageStoreConfig:
+def load_store_config(file: Path, directory: Path) -> MessageStoreConfig:
     """Load the store's settings; `directory` overrides the file's storePathRootDir."""
     try:
         properties = parse_properties(file.read_bytes())
