@@ -55,6 +55,7 @@ from pyromq.raft.member import (
     Settings,
 )
 from pyromq.raft.messages import (
+    NONE,
     Code,
     Entry,
     Envelope,
@@ -286,25 +287,25 @@ class RaftNode:
                 order.set_result(Code.UNKNOWN)
 
     def _enter(self, state: NodeState) -> None:
-        assert self._state is not NodeState.STOPPED
+        assert self._state is not NodeState.STOPPED, state
         self._state = state
 
     # For the owner
 
     @property
     def role(self) -> Role:
-        """Return the role."""
-        return self._core.role
+        """Return the role; that of a candidate before the start."""
+        return Role.CANDIDATE if self._state is NodeState.NEW else self._core.role
 
     @property
     def term(self) -> int:
-        """Return the current term."""
-        return self._core.term
+        """Return the current term; -1 before the start."""
+        return NONE if self._state is NodeState.NEW else self._core.term
 
     @property
     def leader(self) -> str | None:
         """Return the leader of the current term, if it is known."""
-        return self._core.leader
+        return None if self._state is NodeState.NEW else self._core.leader
 
     @property
     def address(self) -> tuple[str, int]:
@@ -521,7 +522,9 @@ class RaftNode:
             if isinstance(effect, Send):
                 self._send(effect.envelope)
             elif isinstance(effect, Committed):
-                self._commit = effect.index
+                # Before the next step: the log refuses to remove what is committed.
+                if self._log.commit(effect.index):
+                    self._commit = effect.index
             else:
                 self._tell_commit()
                 self._run_rare(effect)
@@ -574,7 +577,7 @@ class RaftNode:
 
     def _tell_commit(self) -> None:
         index, self._commit = self._commit, -1
-        if index >= 0 and self._log.commit(index):
+        if index >= 0:
             self._listener.committed(index)
 
     def _fail(self, reason: str) -> None:
