@@ -145,7 +145,7 @@ def lose_power(seed: int, directory: Path) -> None:
             history.log.stop()
         root = disk.restore(directory / str(generation))
         log = reopen(root / "log")
-        left, lost = entries_of(log), log.lost_committed
+        left, lost = entries_of(log), log.must_catch_up
         log.stop()
         promise.check(left)
         assert not lost

@@ -1,6 +1,6 @@
 """The checkpoint of a raft log: the committed index, and how much of the log is on disk.
 
-Java's file, with a key of ours. It may be missing or old: a node then learns the committed index
+Java's file, with keys of ours. It may be missing or old: a node then learns the committed index
 from its leader, and checks more bodies at a start.
 
 Called by `log`, under its lock.

@@ -334,9 +334,9 @@ def _is_well_formed(request: PushRequest) -> bool:
         return request.type is PushType.APPEND and not entries and is_filled
     if request.type is PushType.COMMIT:
         return not entries
-    if request.type is not PushType.APPEND:
-        return len(entries) == 1 and entries[0].index >= 0
-    return bool(entries) and all(
+    if not entries or (request.type is not PushType.APPEND and len(entries) > 1):
+        return False
+    return entries[0].index >= 0 and all(
         entry.index == entries[0].index + count and 0 <= entry.term <= request.term
         for count, entry in enumerate(entries)
     )

@@ -28,10 +28,10 @@ from __future__ import annotations
 import errno
 import logging
 import threading
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 from typing import Final
 
@@ -54,15 +54,15 @@ from pyromq.raft.format import (
     Place,
     Run,
     Truncation,
+    decode_columns,
     decode_header,
     decode_truncation,
     encode_truncation,
     encode_units,
     join_entries,
-    split_entries,
 )
-from pyromq.raft.placement import MismatchError, check_entries, place_entries
-from pyromq.raft.recovery import CHECKED_FILES, BodyCheck, Recovered, recover
+from pyromq.raft.placement import MismatchError, check_entries, place_entries, split_by_file
+from pyromq.raft.recovery import CHECKED_FILES, BodyCheck, Recovered, recover, report_damage
 from pyromq.store.log.open_files import OpenFiles
 from pyromq.store.results import StoreError
 
@@ -121,9 +121,9 @@ class RaftLog:
         self._flushed_index = _NO_ENTRY
         self._committed = Place(_NO_ENTRY, _NO_ENTRY, 0, 0)
         self._checkpoints = CheckpointFile(directory)
-        #: The last start cut off entries that were committed: this node must not count as having
-        #: them until it has caught up.
-        self.lost_committed = False
+        #: A start found that entries were lost which this node may have acknowledged: they were
+        #: committed, or on disk. Until `caught_up`, over restarts.
+        self.must_catch_up = False
         self._is_whole = True
         # Held while files are fsynced or removed.
         self._file_lock = threading.Lock()
@@ -146,8 +146,8 @@ class RaftLog:
             )
         else:
             recovered = Recovered(None, None, self._first_position, None)
-        self._report(recovered, checkpoint)
         first, last = recovered.first, recovered.last
+        self.must_catch_up = report_damage(self.directory, recovered, checkpoint)
         if first is not None and last is not None:
             self._begin = first
             self._end = _End(last.index, last.term, recovered.end, last.index + 1)
@@ -161,6 +161,8 @@ class RaftLog:
         self._index.sync_last(CHECKED_FILES)
         self._flushed, self._flushed_index = recovered.end, self.end_index
         self.commit(checkpoint.committed_index)
+        if self.must_catch_up:
+            self.save_checkpoint()  # the indexes that tell so are about to be replaced
 
     def stop(self) -> None:
         """Flush everything, save the checkpoint and unmap the files."""
@@ -254,7 +256,7 @@ class RaftLog:
         terms = np.full(len(bodies), term, np.int64)
         positions = place_entries(self.written, sizes, self.files.file_size)
         columns = Columns(self.next_index, terms, positions, sizes)
-        self._append(columns, join_entries(columns, bodies))
+        self.append_columns(columns, join_entries(columns, bodies))
         return columns.first_index
 
     def append(self, entries: Sequence[Entry]) -> None:
@@ -275,29 +277,24 @@ class RaftLog:
             np.array([entry.position for entry in entries], np.int64),
             np.fromiter(map(len, bodies), np.int64, len(bodies)) + HEADER_SIZE,
         )
-        self._append(columns, join_entries(columns, bodies))
+        self.append_columns(columns, join_entries(columns, bodies))
 
     def append_raw(self, data: bytes | memoryview) -> int:
         """Append the entries of a `Run`; return their number.
 
         Raises FormatError, or the errors of `append`; nothing is written then.
         """
-        starts, headers = split_entries(data)
-        if not starts:
+        if not data:
             return 0
-        first = int(headers["index"][0])
-        if (headers["index"] != np.arange(first, first + len(starts))).any():
-            raise MismatchError(f"indexes from {first} on are not consecutive")
-        columns = Columns(
-            first,
-            headers["term"].astype(np.int64),
-            headers["position"].astype(np.int64),
-            headers["size"].astype(np.int64),
-        )
-        self._append(columns, data)
-        return len(starts)
+        columns = decode_columns(data)
+        self.append_columns(columns, data)
+        return len(columns.sizes)
 
-    def _append(self, columns: Columns, data: bytes | memoryview) -> None:
+    def append_columns(self, columns: Columns, data: bytes | memoryview) -> None:
+        """Append entries whose headers, in `data`, are known to be those of the columns.
+
+        Raises the errors of `append`; nothing is written then.
+        """
         count = len(columns.sizes)
         if not count:
             return
@@ -307,20 +304,13 @@ class RaftLog:
         if first != end.next_index:
             raise MismatchError(f"entry {first} instead of {end.next_index}")
         rolls = check_entries(columns, end.position, end.term, files.file_size)
-        written = end.position
-        ends, units = np.cumsum(columns.sizes), encode_units(columns)
-        starts = ends - columns.sizes
-        # The entries of each data file: their numbers in the batch, and their position.
-        borders = [0, *(at for at in rolls if at), count]
-        parts = [(low, high, int(columns.positions[low])) for low, high in pairwise(borders)]
+        written, units = end.position, encode_units(columns)
+        parts = split_by_file(columns, data, rolls) if rolls else [(0, count, written, data)]
         self._index.prepare(first, count)
-        files.prepare(
-            [(at, at + int(ends[high - 1] - starts[low])) for low, high, at in parts], written
-        )
-        for low, high, at in parts:
+        files.prepare([(at, at + len(entries)) for _, _, at, entries in parts], written)
+        for low, high, at, entries in parts:
             if files.base_of(at) != files.base_of(written):
                 self._flush_before(files.base_of(written), first + low)
-            entries = memoryview(data)[int(starts[low]) : int(ends[high - 1])]
             files.write(at, entries, written)
             part = memoryview(units)[low * INDEX_UNIT_SIZE : high * INDEX_UNIT_SIZE]
             self._index.write(first + low, part)
@@ -357,15 +347,19 @@ class RaftLog:
 
         Raises IndexError if the first one is not stored.
         """
-        place = self.place(first)
-        files = self.files
-        count = min(max_count, self.end_index - first + 1)
-        units = self._index.units(first, count)
-        ends = units["position"] + units["size"].astype(np.int64)
-        limit = min(place.position + max_bytes, files.base_of(place.position) + files.file_size)
-        count = max(1, int(np.searchsorted(ends, limit, side="right")))
-        data = files.read(place.position, int(ends[count - 1]) - place.position)
-        return Run(first, count, place.position, data)
+        files, end, start = self.files, self._end, self.place(first).position
+        limit = min(start + max_bytes, files.base_of(start) + files.file_size)
+        count = min(max_count, end.index - first + 1)
+        stop = end.position if first + count > end.index else self.place(first + count - 1).end
+        if stop > limit:
+            indexes = range(first, first + count)
+            fitting = bisect_right(indexes, limit, key=lambda index: self.place(index).end)
+            count = max(1, fitting)
+            stop = self.place(first + count - 1).end
+        data = files.read(start, stop - start)
+        if len(data) != stop - start:
+            raise IndexError(f"entry {first} left meanwhile")
+        return Run(first, count, start, data)
 
     def index_at(self, position: int) -> int:
         """Return the index of the entry that begins at `position`, or of the first one after it.
@@ -488,7 +482,8 @@ class RaftLog:
         with self._file_lock:
             while removed < limit and len(files.files) > 1:
                 file = files.files[0]
-                if file.base + file.size > self.committed_position:
+                # The first entry stays a committed one: every leader has it (see `follower`).
+                if file.base + file.size >= self.committed_position:
                     break
                 if older_than is not None and file.path.stat().st_mtime >= older_than:
                     break
@@ -509,6 +504,10 @@ class RaftLog:
         with self._file_lock:
             self._sync_through(self._end)
 
+    def caught_up(self) -> None:
+        """Take note that the entries which a start found lost are there again."""
+        self.must_catch_up = False
+
     def save_checkpoint(self) -> None:
         """Save the committed index and how much is on disk. Called by the flush thread."""
         with self._file_lock:
@@ -517,7 +516,8 @@ class RaftLog:
     def _checkpoint(self) -> CheckpointText:
         synced = self._flushed_index
         # After a power cut, nothing counts as committed that is not there any more.
-        return CheckpointText(self.end_index, min(self.committed_index, synced), synced)
+        committed = min(self.committed_index, synced)
+        return CheckpointText(self.end_index, committed, synced, self.must_catch_up)
 
     def _sync_through(self, end: _End) -> None:
         if self._flushed >= end.position:
@@ -571,8 +571,9 @@ class RaftLog:
             self.files.cut(truncation.next_position)
             self._index.cut(truncation.next_index)
         last = _NO_ENTRY if truncation.rebuild else truncation.next_index - 1
-        checkpoint = self._checkpoints.load()
-        self._complete(CheckpointText(*(min(index, last) for index in checkpoint)))
+        end, committed, synced, must_catch_up = self._checkpoints.load()
+        ends = min(end, last), min(committed, last), min(synced, last)
+        self._complete(CheckpointText(*ends, must_catch_up))
 
     def _cut(self, position: int, next_index: int) -> None:
         """Let the files end at `position` and the index before `next_index`."""
@@ -581,18 +582,3 @@ class RaftLog:
         if self._begin.index == _NO_ENTRY:
             self._index.cut(0)
         self.files.follow(position)
-
-    def _report(self, recovered: Recovered, checkpoint: CheckpointText) -> None:
-        end_index = _NO_ENTRY if recovered.last is None else recovered.last.index
-        self.lost_committed = checkpoint.committed_index > end_index
-        if self.lost_committed or recovered.damage is not None:
-            level = logging.ERROR if self.lost_committed else logging.WARNING
-            logger.log(
-                level,
-                "truncating %s at position %d, after entry %d: %s; entries up to %d were committed",
-                self.directory,
-                recovered.end,
-                end_index,
-                recovered.damage or "the log ends there",
-                checkpoint.committed_index,
-            )

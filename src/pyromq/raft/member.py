@@ -112,9 +112,9 @@ class Persisted:
     term: int = 0
     vote: str | None = None
     committed: int = NONE
-    #: The log lost entries that this node had acknowledged (`RaftLog.lost_committed`). The node
-    #: neither votes nor asks for votes until `CaughtUp`; it must stay set until then, over
-    #: further restarts. Nodes alone in their group ignore it.
+    #: The log lost entries that this node had acknowledged (`RaftLog.must_catch_up`). The node
+    #: neither votes nor asks for votes until `CaughtUp`, after which the caller resets it. A node
+    #: alone in its group ignores it.
     must_catch_up: bool = False
 
 

@@ -9,6 +9,8 @@ Pure. Called by `log`, with many entries at a time.
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 
 from pyromq.raft.format import BLANK_SIZE, HEADER_SIZE, MAX_ENTRY_SIZE, Columns, Numbers
@@ -47,11 +49,17 @@ def check_entries(columns: Columns, written: int, term: int, file_size: int) -> 
     """
     first, terms, positions, sizes = columns
     _check_sizes(sizes, file_size)
-    if terms[0] < term or (terms[1:] < terms[:-1]).any():
+    if terms[0] < term or np.count_nonzero(terms[1:] < terms[:-1]):
         raise MismatchError(f"a term falls at or after entry {first}, after term {term}")
+    ends = positions + sizes
+    if (
+        positions[0] == written
+        and not np.count_nonzero(positions[1:] != ends[:-1])
+        and int(ends[-1]) + BLANK_SIZE <= written - written % file_size + file_size
+    ):
+        return []  # all of them continue the file
     before = np.empty_like(positions)
-    before[0] = written
-    np.add(positions[:-1], sizes[:-1], out=before[1:])
+    before[0], before[1:] = written, ends[:-1]
     opens = positions != before
     starts = before - before % file_size
     wrong = positions % file_size + sizes + BLANK_SIZE > file_size
@@ -65,6 +73,26 @@ def check_entries(columns: Columns, written: int, term: int, file_size: int) -> 
         )
     numbers: list[int] = opens.nonzero()[0].tolist()
     return numbers
+
+
+def split_by_file(
+    columns: Columns, data: bytes | memoryview, rolls: list[int]
+) -> list[tuple[int, int, int, bytes | memoryview]]:
+    """Split entries by data files, given the numbers of those that open one.
+
+    Returns the first number in the batch, the one after the last, the position, and the bytes.
+    """
+    ends = np.cumsum(columns.sizes)
+    starts = ends - columns.sizes
+    return [
+        (
+            low,
+            high,
+            int(columns.positions[low]),
+            memoryview(data)[int(starts[low]) : int(ends[high - 1])],
+        )
+        for low, high in pairwise([0, *(at for at in rolls if at), len(ends)])
+    ]
 
 
 def _room(position: int, file_size: int) -> int:

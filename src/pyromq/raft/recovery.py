@@ -23,8 +23,10 @@ Called by `log` at its start, on the loop's thread.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
 import numpy as np
@@ -35,6 +37,7 @@ from pyromq.raft.format import (
     HEADER_SIZE,
     MAGIC,
     MAGIC_BYTES,
+    CheckpointText,
     Columns,
     Place,
     Records,
@@ -46,6 +49,8 @@ from pyromq.raft.format import (
 )
 from pyromq.store.log.mapped_file import MappedFile
 from pyromq.store.results import StoreError
+
+logger = logging.getLogger(__name__)
 
 #: Entries that are compared with the index, or written to it, at a time.
 _BATCH: Final = 64 * 1024
@@ -101,6 +106,25 @@ def recover(
     if filled and not accept_loss:
         _check_loss(data, walk, files[filled[-1]].base)
     return Recovered(first if walk.last is not None else None, walk.last, walk.end, walk.damage)
+
+
+def report_damage(directory: Path, recovered: Recovered, checkpoint: CheckpointText) -> bool:
+    """Log what a start cut off; return whether the node may have acknowledged any of it."""
+    end_index = -1 if recovered.last is None else recovered.last.index
+    promised = max(checkpoint.committed_index, checkpoint.synced_index)
+    is_lost = promised > end_index
+    if is_lost or recovered.damage is not None:
+        logger.log(
+            logging.ERROR if is_lost else logging.WARNING,
+            "truncating %s at position %d, after entry %d: %s; entries up to %d were %s",
+            directory,
+            recovered.end,
+            end_index,
+            recovered.damage or "the log ends there",
+            promised,
+            "committed" if promised == checkpoint.committed_index else "on disk",
+        )
+    return is_lost or checkpoint.must_catch_up
 
 
 def _agrees(data: EntryFiles, index: EntryIndex, base: int) -> bool:

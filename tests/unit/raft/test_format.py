@@ -14,6 +14,7 @@ from pyromq.raft.format import (
     Truncation,
     Vote,
     decode_checkpoint,
+    decode_columns,
     decode_header,
     decode_truncation,
     decode_unit,
@@ -26,7 +27,6 @@ from pyromq.raft.format import (
     encode_vote,
     is_blank,
     join_entries,
-    split_entries,
 )
 
 #: By the reference's table, not by the module under test.
@@ -51,18 +51,32 @@ def test_entries_have_the_layout_of_the_reference() -> None:
 
 
 def test_entries_are_split_again() -> None:
-    starts, headers = split_entries(JOINED)
-    assert starts == [0, 53]
-    assert headers["index"].tolist() == [7, 8]
-    assert headers["term"].tolist() == [3, 4]
-    assert headers["position"].tolist() == [100, 153]
+    first, terms, positions, sizes = decode_columns(JOINED)
+    assert first == 7
+    assert (terms.tolist(), positions.tolist(), sizes.tolist()) == ([3, 4], [100, 153], [53, 49])
+
+
+def test_entries_of_one_size_are_split_as_others() -> None:
+    equal = [HEADER.pack(1, 50, index, 3, 50 * index, 0, 0, 0, 2) + b"ab" for index in range(4)]
+    assert decode_columns(b"".join(equal)).sizes.tolist() == [50] * 4
+    # The first size divides the whole, but others follow.
+    mixed = equal[0] + HEADER.pack(1, 100, 1, 3, 50, 0, 0, 0, 52) + bytes(52)
+    assert decode_columns(mixed).sizes.tolist() == [50, 100]
+
+
+def test_indexes_must_be_consecutive() -> None:
+    gap = JOINED[:53] + HEADER.pack(1, 49, 9, 4, 153, 0, 0, 0, 1) + b"x"
+    with pytest.raises(FormatError, match="index"):
+        decode_columns(gap)
+    with pytest.raises(FormatError, match="0 bytes after 0 entries"):
+        decode_columns(b"")
 
 
 def test_every_truncation_of_entries_is_refused() -> None:
     for end in range(1, len(JOINED)):
         if end != 53:
             with pytest.raises(FormatError):
-                split_entries(JOINED[:end])
+                decode_columns(JOINED[:end])
 
 
 @pytest.mark.parametrize("offset", [3, 7, 35, 39, 43, 47])
@@ -70,7 +84,7 @@ def test_a_wrong_constant_is_refused(offset: int) -> None:
     damaged = bytearray(JOINED)
     damaged[offset] ^= 0x40
     with pytest.raises(FormatError):
-        split_entries(bytes(damaged))
+        decode_columns(bytes(damaged))
 
 
 def test_a_header_tells_a_place() -> None:
@@ -126,6 +140,8 @@ def test_a_checkpoint_is_read_again() -> None:
     text = CheckpointText(9, 7, 8)
     assert encode_checkpoint(text) == b"endIndex=9\ncommittedIndex=7\nsyncedIndex=8\n"
     assert decode_checkpoint(encode_checkpoint(text)) == text
+    lost = CheckpointText(9, 7, 8, must_catch_up=True)
+    assert decode_checkpoint(encode_checkpoint(lost)) == lost
     with pytest.raises(FormatError):
         decode_checkpoint(b"endIndex=9\ncommittedIndex=\n")
 

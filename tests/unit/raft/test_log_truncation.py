@@ -140,7 +140,7 @@ def test_an_interrupted_truncation_is_completed(rebuild: bool, log: RaftLog) -> 
     again = open_log(log.directory)
     assert entries_of(again) == kept
     assert again.committed_index == (-1 if rebuild else 2)
-    assert not again.lost_committed
+    assert not again.must_catch_up
     assert not path.exists()
     again.stop()
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from pyromq.raft import recovery
-from pyromq.raft.format import HEADER, Entry
+from pyromq.raft.format import HEADER, Entry, Truncation, encode_truncation
 from pyromq.raft.log import RaftLog
 from pyromq.store.results import StoreError
 from tests.support.raft_logs import DATA_FILE, INDEX_FILE, body_of, entries_of, open_log
@@ -66,8 +66,8 @@ def test_the_log_ends_before_a_bad_entry(
     log = open_log(tmp_path)
     assert entries_of(log) == stored[:24]
     lines = [record.getMessage() for record in caplog.records]
-    assert [f"after entry 23: {reason};" in line for line in lines] == ([True] if reason else [])
-    assert not log.lost_committed
+    assert f"after entry 23: {reason or 'the log ends there'}; entries up to 29" in lines[0]
+    assert log.must_catch_up, "they were on disk, and may be acknowledged"
     log.append_bodies(1, [b"x"])
     log.stop()
 
@@ -172,7 +172,7 @@ def test_a_log_that_is_damaged_from_its_first_entry_on_is_emptied(tmp_path: Path
     change(tmp_path, 0, b"damage!!")
     again = open_log(tmp_path)
     assert (again.end_index, again.written) == (-1, 0)
-    assert again.lost_committed
+    assert again.must_catch_up
     assert not any(again.files.files[0].path.read_bytes())
     again.append_bodies(1, [b"y"])
     again.stop()
@@ -186,10 +186,42 @@ def test_lost_committed_entries_are_reported(
     log.stop()
     change(tmp_path, stored[25].position, b"damage!!")
     again = open_log(tmp_path)
-    assert again.lost_committed
+    assert again.must_catch_up
     assert (again.end_index, again.committed_index) == (24, 24)
     assert "entries up to 29 were committed" in caplog.text
     again.stop()
+
+
+def test_unsynced_entries_are_no_loss(stored: list[Entry], tmp_path: Path) -> None:
+    (tmp_path / "checkpoint").write_bytes(b"endIndex=29\ncommittedIndex=5\nsyncedIndex=24\n")
+    change(tmp_path, stored[25].position, b"damage!!")
+    log = open_log(tmp_path)
+    assert (log.end_index, log.must_catch_up) == (24, False)
+    log.stop()
+
+
+def test_a_loss_is_remembered_until_the_log_has_caught_up(
+    stored: list[Entry], tmp_path: Path
+) -> None:
+    change(tmp_path, stored[25].position, b"damage!!")
+    open_log(tmp_path)  # and killed before anything is saved again
+    log = open_log(tmp_path)
+    log.append(stored[25:])
+    log.stop()
+    again = open_log(tmp_path)
+    assert (again.end_index, again.must_catch_up) == (29, True)
+    again.truncate(28)
+    again.stop()
+    (tmp_path / "truncation").write_bytes(
+        encode_truncation(Truncation(27, stored[27].position, False))
+    )
+    again = open_log(tmp_path)
+    assert (again.end_index, again.must_catch_up) == (26, True)
+    again.caught_up()
+    again.stop()
+    log = open_log(tmp_path)
+    assert not log.must_catch_up
+    log.stop()
 
 
 def test_bodies_after_the_synced_index_are_checked(stored: list[Entry], tmp_path: Path) -> None:
