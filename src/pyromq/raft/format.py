@@ -5,7 +5,6 @@
     <root>/dledger-<id>/currterm             term and vote, text
     <root>/dledger-<id>/checkpoint           committed index, text
     <root>/dledger-<id>/truncation           ours: a truncation in progress, text
-    <root>/dledger-<id>/catching-up          ours: this node must not vote, any text
 
 Data entry
     | off | field                  | off | field                        |
@@ -54,7 +53,6 @@ INDEX_DIRECTORY: Final = "index"
 TERM_FILE: Final = "currterm"
 CHECKPOINT_FILE: Final = "checkpoint"
 TRUNCATION_FILE: Final = "truncation"
-CATCH_UP_FILE: Final = "catching-up"
 
 MAGIC: Final = 1
 HEADER: Final = struct.Struct(">iiqqqiiii")

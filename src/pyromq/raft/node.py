@@ -34,6 +34,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any, Final, Protocol
 
+from pyromq.base.sizes import MIB
 from pyromq.raft.core import Core
 from pyromq.raft.flush import FlushService
 from pyromq.raft.format import Vote
@@ -71,6 +72,9 @@ from pyromq.store.results import StoreError
 
 logger = logging.getLogger(__name__)
 
+#: Bytes of pushes to one peer without an answer. They must pass within the second after which the
+#: core repeats them, and heartbeats wait behind them.
+MAX_BYTES_IN_FLIGHT: Final = 4 * MIB
 #: How long an answer may take; its sender has given up before.
 _MAX_WAIT: Final = 5000
 #: A timer that is later than this lets the sockets be read first: the heartbeat that it misses may
@@ -107,7 +111,7 @@ class NodeSettings:
             preferred_leaders=self.preferred_leaders,
             batch_push=self.batch_push,
             flush_before_ack=self.flush_before_ack,
-            **self.core,
+            **{"max_bytes_in_flight": MAX_BYTES_IN_FLIGHT, **self.core},
         )
 
 
@@ -236,11 +240,8 @@ class RaftNode:
         settings = self._settings
         self._loop = asyncio.get_running_loop()
         vote = self._votes.load()
-        if self._log.lost_committed:
-            # Before the flush thread saves a checkpoint without the loss.
-            self._votes.start_catching_up()
         persisted = Persisted(
-            vote.term, vote.voted_for, self._log.committed_index, self._votes.is_catching_up
+            vote.term, vote.voted_for, self._log.committed_index, self._log.must_catch_up
         )
         self._core = Core(
             settings.core_settings(),
@@ -557,7 +558,7 @@ class RaftNode:
             self._listener.committed_lost(effect.index, effect.committed)
         elif isinstance(effect, CaughtUp):
             logger.info("node %s has caught up, and votes again", self._settings.self_id)
-            self._votes.end_catching_up()
+            self._log.caught_up()
         elif isinstance(effect, LedgerFailed):
             logger.error("node %s cannot write its log: %s", self._settings.self_id, effect.error)
         elif isinstance(effect, LedgerWorks):

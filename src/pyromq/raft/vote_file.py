@@ -7,9 +7,6 @@ Java removes `currterm` before it renames `currterm.tmp`. A Java node that was k
 starts again in term 0; here the newest of the other two files counts. A `currterm` that cannot be
 read stops the node, because its vote is unknown.
 
-A node that lost entries must not vote until it has them again, over any number of restarts. Our
-file `catching-up` says so; Java knows nothing like it.
-
 Called by the node, on the loop's thread: a save waits for the disk.
 """
 
@@ -19,7 +16,7 @@ import logging
 from pathlib import Path
 
 from pyromq.base.atomic_file import backup_of, read_file, write_file
-from pyromq.raft.format import CATCH_UP_FILE, TERM_FILE, FormatError, Vote, decode_vote, encode_vote
+from pyromq.raft.format import TERM_FILE, FormatError, Vote, decode_vote, encode_vote
 from pyromq.store.results import StoreError
 
 logger = logging.getLogger(__name__)
@@ -30,7 +27,6 @@ class VoteFile:
 
     def __init__(self, directory: Path) -> None:
         self._path = directory / TERM_FILE
-        self._mark = directory / CATCH_UP_FILE
 
     def load(self) -> Vote:
         """Return the last saved vote; term 0 without one on a new node. Raises StoreError."""
@@ -56,19 +52,6 @@ class VoteFile:
     def save(self, vote: Vote) -> None:
         """Save a vote. Raises OSError."""
         write_file(self._path, encode_vote(vote), backup=True)
-
-    @property
-    def is_catching_up(self) -> bool:
-        """Return whether this node must not vote."""
-        return self._mark.exists()
-
-    def start_catching_up(self) -> None:
-        """Note durably that this node must not vote. Raises OSError."""
-        write_file(self._mark, b"This node lost entries, and votes again once it has them.\n")
-
-    def end_catching_up(self) -> None:
-        """Note that this node may vote again. Raises OSError."""
-        self._mark.unlink(missing_ok=True)
 
     def _try(self, path: Path) -> Vote | None:
         content = read_file(path)
