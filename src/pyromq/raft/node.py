@@ -345,7 +345,8 @@ class RaftNode:
         )
         self._last_id += 1
         request_id = self._last_id
-        order = self._orders[request_id] = self._loop.create_future()
+        order: asyncio.Future[Code] = self._loop.create_future()
+        self._orders[request_id] = order
         try:
             envelope = Envelope(settings.self_id, settings.self_id, request_id, request)
             self._advance(self._core.step, envelope)

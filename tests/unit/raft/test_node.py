@@ -16,7 +16,7 @@ import pytest
 from pyromq.protocol.wire.frame import RemotingCommand
 from pyromq.raft.format import Vote
 from pyromq.raft.log import RaftLog
-from pyromq.raft.member import Role
+from pyromq.raft.member import Effect, Role
 from pyromq.raft.messages import (
     Code,
     HeartbeatRequest,
@@ -241,9 +241,14 @@ async def test_appends_of_one_iteration_are_one_push(
     node = OwnNode("n0", free_peers(1), tmp_path)
     await node.start()
     await until(lambda: node.leads)
-    core, calls = node.node._core, []
+    core, calls = node.node._core, list[int]()
     appended = core.appended
-    monkeypatch.setattr(core, "appended", lambda now: calls.append(now) or appended(now))
+
+    def counted(now: int) -> list[Effect]:
+        calls.append(now)
+        return appended(now)
+
+    monkeypatch.setattr(core, "appended", counted)
     for _ in range(20):
         node.append(1)
     await until(lambda: node.recorder.committed_index == 19)
