@@ -129,6 +129,11 @@ class MemoryLedger:
             self._begin = index
             self.flush()
 
+    def lose_after(self, index: int) -> None:
+        """Lose entries that were on disk."""
+        self._truncate(index)
+        self.flush()
+
     def flush(self) -> None:
         self._disk = (self._begin, list(self._entries))
         self._writes.clear()
