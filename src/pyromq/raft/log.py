@@ -253,20 +253,16 @@ class RaftLog:
 
     # Appending
 
-    def reserve(self, sizes: Sequence[int]) -> list[int]:
-        """Return the positions of the next entries of these sizes, and reserve room for them.
-
-        They may be in several files. Raises OSError, and changes nothing visible.
-        """
-        return self._room.reserve(sizes, self.written, self.next_index)
-
     def make_room(self, size: int) -> tuple[int, int]:
-        """Return where entries of `size` bytes go, and the end of the room reserved from there on.
+        """Return where entries of `size` bytes go, and the end of the room reserved there.
 
-        Entries that a leader appends there cannot fail for want of disk space. Raises OSError, and
-        changes nothing visible.
+        Raises OSError, and changes nothing visible; an append into the room has all it needs.
         """
         return self._room.make(size, self.written, self.next_index)
+
+    def reserve(self, sizes: Sequence[int]) -> list[int]:
+        """Do the same for entries of these sizes, perhaps in several files; return positions."""
+        return self._room.reserve(sizes, self.written, self.next_index)
 
     def positions(self, sizes: Sequence[int]) -> list[int]:
         """Return the positions that bodies of these sizes will get from `append_bodies`.

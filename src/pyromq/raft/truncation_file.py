@@ -1,7 +1,7 @@
 """The truncation of a log that is in progress: the file `truncation` beside Java's.
 
-It exists, fsynced, from before the first change to after the last one. A start that finds it applies
-the truncation again; Java knows nothing like it.
+It exists, fsynced, from before the first change to after the last one. A start that finds it
+applies the truncation again; Java knows nothing like it.
 
 Used by `log`, on the loop's thread: each call waits for the disk.
 """
