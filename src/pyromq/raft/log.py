@@ -19,8 +19,8 @@ Invariants
 Differences to Java: truncated bytes are zeroed, so that they cannot come back; a log that begins in
 the middle of a file survives a restart.
 
-Owned by the loop's thread; nothing here waits, except for the disk: `truncate`, `rebuild`, `expire`
-and `start` fsync. `flush` is for the flush thread. Reads may come from any thread.
+Owned by the loop's thread; nothing here waits, except for the disk: `truncate`, `rebuild` and
+`start` fsync. `flush` is for the flush thread. Reads may come from any thread.
 """
 
 from __future__ import annotations
@@ -37,35 +37,30 @@ from typing import Final
 
 import numpy as np
 
-from pyromq.base.atomic_file import read_file, sync_directory, write_file
-from pyromq.base.sizes import MIB
-from pyromq.protocol.message.record import HEAD_SIZE_V4
+from pyromq.base.atomic_file import sync_directory
 from pyromq.raft.checkpoint_file import CheckpointFile
 from pyromq.raft.entry_files import EntryFiles, EntryIndex
 from pyromq.raft.format import (
-    BLANK_SIZE,
     DATA_DIRECTORY,
     HEADER_SIZE,
     INDEX_DIRECTORY,
     INDEX_FILE_SIZE,
     INDEX_UNIT_SIZE,
-    TRUNCATION_FILE,
     CheckpointText,
     Columns,
     Entry,
-    FormatError,
     Place,
     Run,
     Truncation,
     decode_columns,
     decode_header,
-    decode_truncation,
-    encode_truncation,
     encode_units,
     join_entries,
 )
 from pyromq.raft.placement import MismatchError, check_entries, place_entries, split_by_file
 from pyromq.raft.recovery import CHECKED_FILES, BodyCheck, Recovered, recover, report_damage
+from pyromq.raft.room import EntryRoom
+from pyromq.raft.truncation_file import TruncationFile
 from pyromq.store.log.mapped_file import MappedFile
 from pyromq.store.log.open_files import OpenFiles
 from pyromq.store.log.segments import Segments
@@ -73,12 +68,7 @@ from pyromq.store.results import StoreError
 
 logger = logging.getLogger(__name__)
 
-#: Java removes as many files per round.
-MAX_EXPIRED_FILES: Final = 10
 _NO_ENTRY: Final = -1
-#: Room that a leader reserves at a time, and the least that an entry with a record takes of it.
-_ROOM_STEP: Final = MIB
-_SMALLEST_RECORD_ENTRY: Final = HEADER_SIZE + HEAD_SIZE_V4
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +110,7 @@ class RaftLog:
             data_directory or directory / DATA_DIRECTORY, data_file_size, open_files=open_files
         )
         self._index = EntryIndex(directory / INDEX_DIRECTORY, index_file_size)
+        self._room = EntryRoom(self.files, self._index)
         self._first_position = first_position
         self._check_body = check_body
         self._accept_loss = accept_loss
@@ -129,6 +120,7 @@ class RaftLog:
         self._flushed_index = _NO_ENTRY
         self._committed = Place(_NO_ENTRY, _NO_ENTRY, 0, 0)
         self._checkpoints = CheckpointFile(directory)
+        self._truncation = TruncationFile(directory)
         #: A start found that entries were lost which this node may have acknowledged: they were
         #: committed, or on disk. Until `caught_up`, over restarts.
         self.must_catch_up = False
@@ -169,6 +161,7 @@ class RaftLog:
             self._end = _End(_NO_ENTRY, _NO_ENTRY, recovered.end, 0)
         self.files.start()
         self._cut(recovered.end, self._end.next_index)
+        self._index.drop_before(self.begin_index)
         # A kill may have left them in memory only.
         self.files.sync_last(CHECKED_FILES)
         self._index.sync_last(CHECKED_FILES)
@@ -260,35 +253,16 @@ class RaftLog:
 
     # Appending
 
-    def reserve(self, sizes: Sequence[int]) -> list[int]:
-        """Return the positions of the next entries of these sizes, and reserve room for them.
-
-        They may be in several files. Otherwise as `make_room`.
-        """
-        whole = np.array(sizes, np.int64)
-        positions: list[int] = place_entries(self.written, whole, self.files.file_size).tolist()
-        ends = dict[int, tuple[int, int]]()
-        for position, size in zip(positions, sizes, strict=True):
-            base = self.files.base_of(position)
-            start, _ = ends.get(base, (position, 0))
-            ends[base] = start, position + size
-        self.files.prepare(list(ends.values()), self.written)
-        self._index.prepare(self.next_index, len(sizes))
-        return positions
-
     def make_room(self, size: int) -> tuple[int, int]:
-        """Return where entries of `size` bytes go, and the end of the room reserved from there on.
+        """Return where entries of `size` bytes go, and the end of the room reserved there.
 
-        Entries that a leader appends there cannot fail for want of disk space. Raises OSError, and
-        changes nothing visible, if the disk has no room.
+        Raises OSError, and changes nothing visible; an append into the room has all it needs.
         """
-        files, position = self.files, self.written
-        if position % files.file_size + size + BLANK_SIZE > files.file_size:
-            position = files.base_of(position) + files.file_size
-        files.prepare([(position, position + size)], self.written)
-        limit = min(files.room_from(position), position + max(size, _ROOM_STEP))
-        self._index.prepare(self.next_index, (limit - position) // _SMALLEST_RECORD_ENTRY + 1)
-        return position, limit
+        return self._room.make(size, self.written, self.next_index)
+
+    def reserve(self, sizes: Sequence[int]) -> list[int]:
+        """Do the same for entries of these sizes, perhaps in several files; return positions."""
+        return self._room.reserve(sizes, self.written, self.next_index)
 
     def positions(self, sizes: Sequence[int]) -> list[int]:
         """Return the positions that bodies of these sizes will get from `append_bodies`.
@@ -530,41 +504,21 @@ class RaftLog:
         """Detach the oldest data file, for the caller to remove; it can still be read.
 
         There must be another one, and all entries of this one must be committed. Index files that
-        only point at it are removed.
+        only point at files before it are removed.
         """
-        with self._file_lock:
-            return self._take_first()
-
-    def _take_first(self) -> MappedFile:
         files = self.files
         oldest = files.files[0]
         assert len(files.files) > 1, "the last file stays"
         assert oldest.base + oldest.size <= self.committed_position, "entries are not committed"
-        first = files.header(oldest.base + oldest.size)
-        if first is None:
-            raise StoreError(f"{files.files[1].path} does not begin with an entry")
-        self._begin = first
-        files.segments.take_first()
-        self._index.drop_before(self.begin_index)
-        return oldest
-
-    def expire(self, older_than: float | None, limit: int = MAX_EXPIRED_FILES) -> int:
-        """Remove the oldest data files, last changed before a time; return how many.
-
-        With None, any age. The last file and those with entries that are not committed stay.
-        """
-        files, removed = self.files, 0
         with self._file_lock:
-            while removed < limit and len(files.files) > 1:
-                file = files.files[0]
-                # The first entry stays a committed one: every leader has it (see `follower`).
-                if file.base + file.size >= self.committed_position:
-                    break
-                if older_than is not None and file.path.stat().st_mtime >= older_than:
-                    break
-                self._take_first().unlink()
-                removed += 1
-        return removed
+            first = files.header(oldest.base + oldest.size)
+            if first is None:
+                raise StoreError(f"{files.files[1].path} does not begin with an entry")
+            # Not the units of this file: it is still there after a crash now.
+            self._index.drop_before(self.begin_index)
+            self._begin = first
+            files.segments.take_first()
+        return oldest
 
     # The disk
 
@@ -606,7 +560,7 @@ class RaftLog:
     def _truncating(self, truncation: Truncation) -> Iterator[None]:
         """Remove entries such that a start after a crash completes what is begun."""
         with self._file_lock:
-            write_file(self.directory / TRUNCATION_FILE, encode_truncation(truncation))
+            self._truncation.begin(truncation)
             # A start will apply it, and would remove entries that are appended meanwhile.
             self._is_whole = False
             yield
@@ -619,19 +573,13 @@ class RaftLog:
         for directory in (self.files.directory, self._index.segments.directory):
             if directory.is_dir():
                 sync_directory(directory)
-        (self.directory / TRUNCATION_FILE).unlink()
-        sync_directory(self.directory)
+        self._truncation.end()
 
     def _complete_truncation(self) -> None:
         """Complete a truncation that a crash interrupted."""
-        path = self.directory / TRUNCATION_FILE
-        content = read_file(path)
-        if content is None:
+        truncation = self._truncation.load()
+        if truncation is None:
             return
-        try:
-            truncation = decode_truncation(content)
-        except FormatError as error:
-            raise StoreError(f"{path}: {error}; restore or remove the node's directory") from error
         logger.warning("completing an interrupted truncation: %s", truncation)
         if truncation.rebuild:
             self.files.clear()
