@@ -49,7 +49,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
 SUB_PACKAGES: dict[str, tuple[str, ...]] = {
     "protocol": ("java", "message", "wire", "filter", "kernel"),
     "store": ("log", "queues", "index", "recovery", "offline"),
-    "raft": ("network",),
+    "raft": ("network", "offline"),
     "broker": ("state", "services", "handlers", "handlers.admin"),
     "client": ("session", "producer", "consumer", "consumer.push", "consumer.lite_pull"),
     "spark": (
@@ -66,7 +66,6 @@ SUB_PACKAGES: dict[str, tuple[str, ...]] = {
         "jobs",
     ),
     "cli": ("bench", "brokers", "raft"),
-    "raft": ("network", "offline"),
 }
 
 _START = "loads its job, and Spark with it, when it runs: --help and usage errors stay quick"
