@@ -67,7 +67,6 @@ from pyromq.store.log.segments import Segments
 from pyromq.store.results import StoreError
 
 logger = logging.getLogger(__name__)
-
 _NO_ENTRY: Final = -1
 
 
