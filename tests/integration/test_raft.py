@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import AsyncIterator
+from functools import partial
 from pathlib import Path
 
 import orjson
@@ -228,12 +229,7 @@ async def test_tables_are_copied_to_followers(group: RaftBrokers) -> None:
     leader = await group.leader()
     group.brokers[leader].offsets.commit("G", "Orders", 0, 1, remote_address="test")
     for node in await group.followers():
-        broker = group.brokers[node]
-        await until(
-            lambda broker=broker: (
-                "Orders" in broker.topics and broker.offsets.query("G", "Orders", 0) == 1
-            )
-        )
+        await until(partial(has_tables, group.brokers[node]))
 
 
 def has_tables(broker: Broker) -> bool:
