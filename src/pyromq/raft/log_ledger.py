@@ -113,7 +113,7 @@ class LogLedger:
         try:
             columns = decode_columns(data)
             missing = run.last_index - columns.first_index + 1
-            is_of_term = 0 <= int(columns.terms[0]) and int(columns.terms[-1]) <= max_term
+            is_of_term = int(columns.terms[0]) >= 0 and int(columns.terms[-1]) <= max_term
             if missing != len(columns.sizes) or not is_of_term:
                 return False
             self._log.append_columns(columns, data)
