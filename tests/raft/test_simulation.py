@@ -54,6 +54,7 @@ def test_groups_keep_their_promises_for_long(seed: int) -> None:
         (Mode.POWER_CUTS_UNFLUSHED, 496),
         (Mode.POWER_CUTS_UNFLUSHED, 576),
         (Mode.POWER_CUTS_UNFLUSHED, 1145),
+        (Mode.POWER_CUTS_UNFLUSHED, 1000856),  # a node led again in a term without its own vote
         (Mode.POWER_CUTS_UNFLUSHED, 3402),  # a follower that lost entries waited for an APPEND
     ],
 )

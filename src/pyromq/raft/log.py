@@ -482,8 +482,8 @@ class RaftLog:
         with self._file_lock:
             while removed < limit and len(files.files) > 1:
                 file = files.files[0]
-                # The first entry stays a committed one: every leader has it (see `follower`).
-                if file.base + file.size >= self.committed_position:
+                # The log begins with a committed entry, which every leader has or has expired.
+                if file.base + file.size > self.committed_position:
                     break
                 if older_than is not None and file.path.stat().st_mtime >= older_than:
                     break

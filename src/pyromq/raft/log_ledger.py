@@ -113,7 +113,8 @@ class LogLedger:
         try:
             columns = decode_columns(data)
             missing = run.last_index - columns.first_index + 1
-            if missing != len(columns.sizes) or int(columns.terms[-1]) > max_term:
+            is_of_term = 0 <= int(columns.terms[0]) and int(columns.terms[-1]) <= max_term
+            if missing != len(columns.sizes) or not is_of_term:
                 return False
             self._log.append_columns(columns, data)
         except (FormatError, MismatchError):

@@ -252,6 +252,17 @@ def test_expiry_removes_the_oldest_files(directory: Path) -> None:
     again.stop()
 
 
+def test_a_run_that_expires_while_it_is_read_is_not_cut(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = filled(directory)
+    read = log.files.read
+    monkeypatch.setattr(log.files, "read", lambda position, size: read(position, size)[:-1])
+    with pytest.raises(IndexError, match="left meanwhile"):
+        log.run(0, 2000)
+    log.stop()
+
+
 def test_large_batches_are_written_whole(tmp_path: Path) -> None:
     log = open_log(tmp_path, data_file_size=1 << 20, index_file_size=32 * 1000)
     bodies = [body_of(index, 1, 100 + index % 50) for index in range(20_000)]
