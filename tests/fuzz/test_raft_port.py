@@ -72,6 +72,9 @@ VALUES: Final[tuple[Any, ...]] = (
     {},
     {"entry": {}},
 )
+#: Of nobody in the group.
+NAMES: Final = ("", "h", "n9", "n00", "x" * 200)
+NO_TERMS: Final[tuple[Any, ...]] = ("x", "3", 1.5, True, [], {}, -2, 2**63, 2**64 - 1)
 JUNK: Final = (
     b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
     b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(200),
@@ -118,13 +121,16 @@ class Group:
         return target, b"".join(frames)
 
     def _frame(self, rng: random.Random, target: str) -> bytes:
-        kind = rng.randrange(6)
+        kind = rng.randrange(7)
         if kind == 0:
             return rng.choice(JUNK)
         if kind == 1:
             return rng.randbytes(rng.choice([1, 7, 8, 9, 100, 3000]))
         if kind == 2:
-            return self._of_a_stranger(rng, target)
+            ids: dict[str, Any] = {rng.choice(["group", "localId", "remoteId"]): rng.choice(NAMES)}
+            return self._forged(rng, target, ids)
+        if kind == 5:
+            return self._forged(rng, target, {"term": rng.choice(NO_TERMS)})
         if kind == 3 and self._recorded:
             return rng.choice(self._recorded)
         if kind == 4:
@@ -176,11 +182,9 @@ class Group:
             **base_of(sender, target, node.node.term),
         )
 
-    def _of_a_stranger(self, rng: random.Random, target: str) -> bytes:
-        """Return any body, of or for nobody in the group."""
+    def _forged(self, rng: random.Random, target: str, wrong: dict[str, Any]) -> bytes:
+        """Return any body; what is `wrong` with it must be noticed."""
         ids = {"group": GROUP, "localId": rng.choice(list(self.nodes)), "remoteId": target}
-        wrong = rng.choice(["group", "localId", "remoteId"])
-        ids[wrong] = rng.choice(["", "h", "n9", "n00", "x" * 200])
         fields: dict[str, Any] = {
             "leaderId": rng.choice(list(self.nodes)),
             "term": rng.choice([0, 1, 100, 2**60]),
@@ -190,15 +194,14 @@ class Group:
             "ledgerEndTerm": 2**40,
             "transferId": target,
             "transfereeId": rng.choice(list(self.nodes)),
+            "takeLeadershipLedgerIndex": 0,
             "beginIndex": rng.choice([0, 5, -1, 2**62]),
         }
         for _ in range(rng.randrange(4)):
             fields[rng.choice(list(fields))] = rng.choice(VALUES)
-        with contextlib.suppress(TypeError):  # what orjson cannot write
-            body = orjson.dumps({**fields, **ids})
-            code = rng.choice([*RaftCode, 70010, 1, 310])
-            return RemotingCommand(code, opaque=rng.randrange(1 << 31), body=body).encode()
-        return b""
+        body = orjson.dumps({**fields, **ids, **wrong})
+        code = rng.choice([*RaftCode, 70010, 1, 310])
+        return RemotingCommand(code, opaque=rng.randrange(1 << 31), body=body).encode()
 
 
 def base_of(sender: str, target: str, term: int) -> dict[str, Any]:
