@@ -24,7 +24,6 @@ _NO_POOLS = "requests run on one event loop; there are no thread pools to size"
 _NO_NETTY = "it tunes Netty, which this server does not use"
 _NO_SEMAPHORES = "requests that the server itself sends are not counted by a semaphore"
 _OWN_CONNECTIONS = "buffers and idle time of connections to NameServers are fixed"
-_DLEDGER = "DLedger is not supported"
 _ADDRESS_SERVER = "NameServers come from namesrvAddr, not from an address server"
 _DEAD = "RocketMQ 4.9.7 does not use it either"
 _COMMERCIAL = "commercial statistics are not collected"
@@ -147,23 +146,8 @@ BROKER: Table = {
 }
 
 STORE: Table = {
-    **_refused(
-        "DLedger's log has another format on disk, which this store cannot read or write",
-        enableDLegerCommitLog="false",
-    ),
     **_refused(_LIGHT_QUEUES, enableLmq="false", enableMultiDispatch="false"),
     **_ignored("there are no light message queues", maxLmqConsumeQueueNum="20000"),
-    **_ignored(
-        _DLEDGER,
-        file_only=True,
-        dLegerGroup="",
-        dLegerPeers="",
-        dLegerSelfId="",
-        preferredLeaderId="",
-        storePathDLedgerCommitLog="",
-    ),
-    # RocketMQ reads the first spelling and writes the second one when it saves its settings.
-    **_ignored(_DLEDGER, enableBatchPush="false", isEnableBatchPush="false"),
     **_ignored(_NO_PUT_LOCK, debugLockEnable="false", useReentrantLockWhenPutMessage="true"),
     **_ignored(
         "recovery always dispatches every message of the log",

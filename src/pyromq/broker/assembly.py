@@ -15,6 +15,7 @@ from pyromq.broker.handlers.admin.maintenance import MaintenanceHandlers
 from pyromq.broker.handlers.admin.offsets import OffsetAdminHandlers
 from pyromq.broker.handlers.admin.queue_entries import QueueEntryHandlers
 from pyromq.broker.handlers.admin.queue_offsets import QueueOffsetHandlers
+from pyromq.broker.handlers.admin.raft import RaftAdminHandlers
 from pyromq.broker.handlers.admin.replication import ReplicationAdminHandlers
 from pyromq.broker.handlers.admin.roles import RoleAdminHandlers
 from pyromq.broker.handlers.admin.stats import StatsAdminHandlers
@@ -104,8 +105,9 @@ def build_service(
        without buffers, then the hooks, then the limit on its body, then the handler of the family.
     3. After the last frame the server ends the chunk: `fast_failure` times the store's `end_chunk`,
        which writes the gathered records to the log. Only then do the responses leave.
-    4. With SYNC_FLUSH or SYNC_MASTER `end_chunk` returns a future. The responses wait for it, and
-       `answers_after_wait` tells clients if the fsync or the replica took too long.
+    4. With SYNC_FLUSH or SYNC_MASTER, and in a raft group, `end_chunk` returns a future. The
+       responses wait for it, and `answers_after_wait` tells clients if the fsync, the replica or
+       the group took too long.
 
     While the broker is draining, sends are refused before anything else.
     """
@@ -152,4 +154,5 @@ def _families(parts: BrokerParts, send: SendHandlers, check: TransactionCheck) -
         ConsumeStatsHandlers(parts),
         QueueEntryHandlers(store, tables.consumers, tables.filters, lanes.admin),
         *([] if parts.promotion is None else [RoleAdminHandlers(parts.promotion)]),
+        *([] if parts.transfer is None else [RaftAdminHandlers(parts.transfer)]),
     ]

@@ -30,6 +30,7 @@ from pyromq.broker.assembly import Assembly, assemble
 from pyromq.broker.config import MASTER_ID, BrokerConfig
 from pyromq.broker.hooks import Hooks
 from pyromq.broker.parts import build_parts
+from pyromq.broker.raft_log import node_settings, open_log
 from pyromq.broker.role import Role, RoleError
 from pyromq.broker.role_switch import RoleSwitch
 from pyromq.broker.services.delay import DelayService
@@ -37,6 +38,7 @@ from pyromq.broker.services.flow_control import Lanes
 from pyromq.broker.services.long_poll import LongPoll
 from pyromq.broker.services.metadata_sync import MetadataSync
 from pyromq.broker.services.promotion import PromotedBroker, Promotion
+from pyromq.broker.services.raft import BrokerRaft
 from pyromq.broker.services.registration import Registration
 from pyromq.broker.services.replication import BrokerReplication, remoting_master
 from pyromq.broker.services.stats import SAMPLE_SECONDS
@@ -80,6 +82,7 @@ class Broker:
         config_file: Path | None = None,
         role_file: Path | None = None,
         on_failure: Callable[[str], None] | None = None,
+        raft_timing: dict[str, int] | None = None,
     ) -> None:
         """`store_factory` builds the store; other engines must pass tests/contract.
 
@@ -87,7 +90,9 @@ class Broker:
         change of the role goes to `role_file`, if given: brokers may share a `config_file`.
         `on_failure` gets the reason if the broker cannot do its job any more, and should stop it:
         a replica whose log is not its master's. Without it the broker leaves the network.
+        `raft_timing` replaces intervals of `raft.member.Settings`, for tests.
         """
+        self._raft_timing = raft_timing or {}
         self._config = config
         self._config_file = config_file
         self._role_file = role_file
@@ -97,7 +102,7 @@ class Broker:
         self._hooks = hooks
         self._store_factory = store_factory
         self._store_config = store_config
-        self.role = Role(store_config.broker_role, config.broker_id)
+        self.role = _first_role(config, store_config)
         self.tables = tables = BrokerTables.of(config, store_config)
         self.topics, self.groups, self.offsets = tables.topics, tables.groups, tables.offsets
         self.consumers, self.producers = tables.consumers, tables.producers
@@ -111,8 +116,10 @@ class Broker:
         self._client = RemotingClient(connect_timeout=config.connect_timeout_millis / 1000)
         self._registration: Registration | None = None
         self._role_switch: RoleSwitch | None = None
-        #: Copies the log to replicas, or from a master; None before the start.
+        #: Copies the log to replicas, or from a master; None before the start, and in a raft group.
         self.replication: BrokerReplication | None = None
+        #: The member of a raft group; None before the start, and outside of a group.
+        self.raft: BrokerRaft | None = None
         self._servers: list[RemotingServer] = []
         #: The bound replication port, from the start to the stop.
         self._ha_socket: socket.socket | None = None
@@ -150,16 +157,25 @@ class Broker:
         store = self._start_store(store_host)
         await store.retention.check_disk()
         self._registration = registration = self._build_registration()
-        replication = await self._build_replication(store, registration)
+        tables = self._build_tables_copy(store, registration)
+        if self._store_config.enable_dleger_commit_log:
+            self.raft = self._build_raft(store, registration, tables, store_host)
+        else:
+            self.replication = await self._build_replication(store, registration, tables)
         assembly = self._assemble(store, store_host, registration)
-        self._role_switch = RoleSwitch(assembly, registration, replication)
+        self._role_switch = RoleSwitch(
+            assembly, registration, self.raft or self.replication, is_saved=self.raft is None
+        )
         await self._role_switch.load()
         self.long_poll.start()
         for server in self._servers:
             await server.start(assembly.service)
         self._role_switch.start()
         await registration.start()
-        await replication.start()
+        if self.replication is not None:
+            await self.replication.start()
+        if self.raft is not None:
+            await self.raft.start(self._role_switch)
         self._start_periodic_work(store, assembly)
 
     async def stop(self) -> None:
@@ -180,6 +196,8 @@ class Broker:
             self.long_poll.stop()
         if self.replication is not None:
             await self.replication.stop()
+        if self.raft is not None:
+            await self.raft.stop()
         await asyncio.gather(*(server.stop() for server in self._servers))
         self._close_ha_socket()
         if assembly is not None:
@@ -197,6 +215,8 @@ class Broker:
         """
         if self.replication is not None:
             self.replication.cut_off()
+        if self.raft is not None:
+            await self.raft.cut_off()
         for server in self._servers:
             for connection in list(server.connections):
                 connection.abort()
@@ -216,11 +236,19 @@ class Broker:
 
         Raises RoleError, or OSError if the role cannot be saved; then it is still a replica.
         """
+        self._refuse_in_group()
         await self._running_switch().become_master(role)
 
     async def become_replica(self, broker_id: int) -> None:
         """Turn this master into a replica. Raises RoleError, or OSError if that is not saved."""
+        self._refuse_in_group()
         await self._running_switch().become_replica(broker_id)
+
+    def _refuse_in_group(self) -> None:
+        if self.raft is not None:
+            raise RoleError(
+                "the raft group decides on the role: `pyromq raft transfer` moves the leadership"
+            )
 
     def _running_switch(self) -> RoleSwitch:
         if self._role_switch is None:
@@ -241,7 +269,7 @@ class Broker:
                     self._store_config.ha_master_address, registration.master_ha_address
                 ),
                 is_following=lambda: (
-                    self.replication is not None and self.replication.is_following()
+                    (member := self.raft or self.replication) is not None and member.is_following()
                 ),
                 become_master=self.become_master,
                 log_end=lambda: store.max_physical_offset,
@@ -251,7 +279,11 @@ class Broker:
     # Start
 
     def _bind(self) -> None:
-        bound = _bind_ports(self._config, descriptors_needed(self._store_config.max_mapped_files))
+        bound = _bind_ports(
+            self._config,
+            descriptors_needed(self._store_config.max_mapped_files),
+            has_replicas=not self._store_config.enable_dleger_commit_log,
+        )
         self._servers, self._ha_socket = bound.servers, bound.ha_socket
         self._port = self._servers[0].port
         self._store_config = dataclasses.replace(
@@ -261,9 +293,10 @@ class Broker:
     def _start_store(self, store_host: bytes) -> MessageStore:
         tables = self.tables
         bit_map_of = tables.filters.bit_map if self._config.enable_calc_filter_bit_map else None
-        store = self._store_factory(
-            self._store_config, store_host, self.long_poll.arrived, bit_map_of
-        )
+        factory = self._store_factory
+        if self._store_config.enable_dleger_commit_log:
+            factory = partial(MessageStore, open_entries=partial(open_log, self._store_config))
+        store = factory(self._store_config, store_host, self.long_poll.arrived, bit_map_of)
         store.start()
         # Only now: the store and tables of another running broker are not ours to close.
         self.store = store
@@ -273,22 +306,25 @@ class Broker:
         tables.offsets.forget_other_topics(tables.topics)
         return store
 
+    def _build_tables_copy(self, store: MessageStore, registration: Registration) -> MetadataSync:
+        return MetadataSync(
+            self._config,
+            self.tables,
+            store,
+            self._client,
+            master_address=partial(remoting_master, store.config, registration),
+            own_address=self.address,
+        )
+
     async def _build_replication(
-        self, store: MessageStore, registration: Registration
+        self, store: MessageStore, registration: Registration, tables: MetadataSync
     ) -> BrokerReplication:
-        self.replication = replication = BrokerReplication(
+        replication = BrokerReplication(
             store,
             self.role,
             registration,
             self._client,
-            MetadataSync(
-                self._config,
-                self.tables,
-                store,
-                self._client,
-                master_address=partial(remoting_master, store.config, registration),
-                own_address=self.address,
-            ),
+            tables,
             broker_name=self._config.broker_name,
             on_stop=self._replication_stopped,
         )
@@ -297,11 +333,29 @@ class Broker:
         await replication.listen(bound)
         return replication
 
+    def _build_raft(
+        self,
+        store: MessageStore,
+        registration: Registration,
+        tables: MetadataSync,
+        store_host: bytes,
+    ) -> BrokerRaft:
+        return BrokerRaft(
+            store,
+            node_settings(self._store_config, self._raft_timing),
+            self.role,
+            registration,
+            tables,
+            store_host=store_host,
+            on_stop=self._replication_stopped,
+        )
+
     def _replication_figures(self) -> dict[str, Any]:
-        return {} if self.replication is None else self.replication.figures()
+        member = self.raft or self.replication
+        return {} if member is None else member.figures()
 
     def _replication_stopped(self, reason: str) -> None:
-        """Stop: what this replica serves is not, or no longer, what its master has."""
+        """Stop: what this replica serves is not, or no longer, what its master or group has."""
         self.failure = reason
         if self._on_failure is not None:
             self._on_failure(reason)
@@ -328,7 +382,7 @@ class Broker:
             if "brokerPermission" in keys:
                 self.topics.new_version()
                 registration.register_soon()
-            if "brokerRole" in keys:  # from one kind of master to the other
+            if "brokerRole" in keys and self.raft is None:  # from one kind of master to the other
                 self.role.change(store.config.broker_role, MASTER_ID)
 
         parts = build_parts(
@@ -343,6 +397,7 @@ class Broker:
             role=self.role,
             promotion=self._build_promotion(store, registration),
             replication_figures=self._replication_figures,
+            transfer=None if self.raft is None else self.raft.transfer,
             hooks=self._hooks,
             config_file=self._config_file,
             role_file=self._role_file,
@@ -383,6 +438,12 @@ class Broker:
             await self.tables.close()
 
 
+def _first_role(config: BrokerConfig, store_config: MessageStoreConfig) -> Role:
+    if store_config.enable_dleger_commit_log:
+        return Role(BrokerRole.SLAVE, store_config.raft_broker_id)
+    return Role(store_config.broker_role, config.broker_id)
+
+
 def _known(*addresses: str | None) -> list[str]:
     return [address for address in addresses if address]
 
@@ -392,10 +453,11 @@ class _Ports(NamedTuple):
 
     #: The main port and the fast port.
     servers: list[RemotingServer]
-    ha_socket: socket.socket
+    #: None in a raft group.
+    ha_socket: socket.socket | None
 
 
-def _bind_ports(config: BrokerConfig, reserved: int) -> _Ports:
+def _bind_ports(config: BrokerConfig, reserved: int, *, has_replicas: bool) -> _Ports:
     """Bind the main, the fast and the replication port.
 
     `reserved` file descriptors are left to the store.
@@ -407,11 +469,13 @@ def _bind_ports(config: BrokerConfig, reserved: int) -> _Ports:
         fast = _server(config, main.port - _FAST_PORT_DISTANCE, limits)
         try:
             fast.bind()
-            ha_socket = bound_socket(
-                config.bind_address,
-                main.port + _HA_PORT_DISTANCE,
-                is_chosen=config.listen_port != 0,
-            )
+            ha_socket = None
+            if has_replicas:
+                ha_socket = bound_socket(
+                    config.bind_address,
+                    main.port + _HA_PORT_DISTANCE,
+                    is_chosen=config.listen_port != 0,
+                )
         except (OSError, OverflowError):  # the highest port has none above it
             main.close_socket()
             fast.close_socket()

@@ -80,7 +80,11 @@ def load_broker_properties(properties: Mapping[str, str]) -> BrokerProperties:
     store, _ = MessageStoreConfig.load(properties)
     _refuse_misleading(properties, broker)
     _check_master_address(store)
-    if store.broker_role is BrokerRole.SLAVE:
+    if store.enable_dleger_commit_log:
+        # The group decides who is the master.
+        store = dataclasses.replace(store, broker_role=BrokerRole.ASYNC_MASTER)
+        broker = dataclasses.replace(broker, broker_id=store.raft_broker_id)
+    elif store.broker_role is BrokerRole.SLAVE:
         if broker.broker_id <= MASTER_ID:
             raise ConfigError(
                 f"brokerId={broker.broker_id}: expected a number above {MASTER_ID} with "

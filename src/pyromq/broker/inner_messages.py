@@ -43,6 +43,13 @@ from pyromq.store.message_store import MessageStore
 from pyromq.store.queues.consume_queue import ConsumeQueue
 
 #: Halves and abandoned halves: their delay begins with the commit.
+#: RocketMQ's answer if the group takes no messages, or has not committed one in time.
+GROUP_BUSY: Final = "[PC_SYNCHRONIZED]broker busy, start flow control for a while"
+#: Remarks on messages that the group may or may not keep: clients send them again.
+NOT_AGREED: Final = {
+    AckOutcome.QUORUM_TIMED_OUT: f"{GROUP_BUSY} (most nodes of the raft group do not answer)",
+    AckOutcome.LEADERSHIP_LOST: "UNKNOWN_ERROR: the broker no longer leads its raft group",
+}
 _NEVER_DELAYED: Final = frozenset({TRANSACTION_HALF_TOPIC, TRANSACTION_GIVEN_UP_TOPIC})
 
 
@@ -107,7 +114,7 @@ class MessageWriter:
             tags_code = self.delay_levels.due(level, now)
         else:
             tags_code = java_hash(properties.get(TAGS, ""))
-        queue = store.queue(topic, queue_id)
+        queue = store.tail(topic, queue_id)
         offset = queue.next_offset
         physical = store.put(
             queue,
@@ -127,9 +134,15 @@ class MessageWriter:
         return Stored(queue, offset, physical)
 
     async def stored(self) -> AckOutcome:
-        """Seal the gathered messages; wait for their fsync or a replica if the settings say so."""
+        """Seal the gathered messages; wait for their fsync or a replica if the settings say so.
+
+        Raises RequestError if a raft group has not agreed on them.
+        """
         waiting = self._store.end_chunk()
-        return AckOutcome.STORED if waiting is None else await waiting
+        outcome = AckOutcome.STORED if waiting is None else await waiting
+        if outcome in NOT_AGREED:
+            raise RequestError(ResponseCode.SYSTEM_ERROR, NOT_AGREED[outcome])
+        return outcome
 
 
 def delay_level(properties: dict[str, str]) -> int:

@@ -54,6 +54,8 @@ class BrokerParts:
     promotion: Promotion | None = None
     #: Returns how replication is doing (`BrokerReplication.figures`).
     replication_figures: Callable[[], dict[str, Any]] = dict
+    #: Lets another node of the raft group lead; returns why not. None outside of a group.
+    transfer: Callable[[str], Awaitable[str | None]] | None = None
 
     async def announced(self) -> None:
         """Announce the topics and wait until the NameServers know them."""
@@ -75,6 +77,7 @@ def build_parts(  # noqa: PLR0913 - the inputs of the composition root
     role: Role | None = None,
     promotion: Promotion | None = None,
     replication_figures: Callable[[], dict[str, Any]] = dict,
+    transfer: Callable[[str], Awaitable[str | None]] | None = None,
     hooks: Hooks | None = None,
     config_file: Path | None = None,
     role_file: Path | None = None,
@@ -103,4 +106,5 @@ def build_parts(  # noqa: PLR0913 - the inputs of the composition root
         clock=clock,
         promotion=promotion,
         replication_figures=replication_figures,
+        transfer=transfer,
     )

@@ -54,9 +54,18 @@ class RoleSwitch:
     """Changes the role of one broker, and starts and stops what only masters do."""
 
     def __init__(
-        self, assembly: Assembly, registration: Registration, replication: Replication | None
+        self,
+        assembly: Assembly,
+        registration: Registration,
+        replication: Replication | None,
+        *,
+        is_saved: bool = True,
     ) -> None:
-        """`replication` is None for a broker that runs alone."""
+        """`replication` is None for a broker that runs alone.
+
+        Without `is_saved`, the role is not saved: a raft group decides on it.
+        """
+        self._is_saved = is_saved
         self._role = assembly.parts.role
         self._store = assembly.parts.store
         self._tables = assembly.parts.tables
@@ -106,7 +115,7 @@ class RoleSwitch:
                 raise RoleError(f"this broker is already a master, {self._role.current.name}")
             self._refuse_when_stopped()
             replica_id = self._role.broker_id
-            await self._live_config.save_role(role, MASTER_ID)
+            await self._save(role, MASTER_ID)
             try:
                 if self._replication is not None:
                     await self._replication.become_master()
@@ -142,12 +151,15 @@ class RoleSwitch:
                     "set brokerRole=SLAVE and restart it"
                 )
             broker_id = broker_id or _FIRST_REPLICA_ID
-            await self._live_config.save_role(BrokerRole.SLAVE, broker_id)
+            await self._save(BrokerRole.SLAVE, broker_id)
             self._role.change(BrokerRole.SLAVE, broker_id)
             await self._stop_work()
             self._store.seal()
             flushed = self._store.flushed_offset
             self._tables.delay_offsets.settle(flushed)
+            if not self._is_saved:
+                # The group may drop messages that are not committed.
+                self._tables.delay_offsets.drop_unsettled()
             self._check.settle_all(flushed)
             self._check.forget()
             if self._replication is not None:
@@ -157,11 +169,15 @@ class RoleSwitch:
                 "became replica %d; the log ends at %d", broker_id, self._store.max_physical_offset
             )
 
+    async def _save(self, role: BrokerRole, broker_id: int) -> None:
+        if self._is_saved:
+            await self._live_config.save_role(role, broker_id)
+
     async def _stay_replica(self, broker_id: int) -> None:
         """Undo the first steps of a promotion."""
         self._check.forget()
         try:
-            await self._live_config.save_role(BrokerRole.SLAVE, broker_id)
+            await self._save(BrokerRole.SLAVE, broker_id)
         except (OSError, ValueError) as error:
             logger.error(
                 "promotion failed, and %s still says that this broker is a master: set "

@@ -25,7 +25,6 @@ The log has DLedger's files:
 | `recovery` | makes the files consistent at a start |
 | `flush` | fsyncs, and saves the checkpoint |
 | `checkpoint_file`, `vote_file` | the small text files |
-| `mixed_mode` | closes a commit log from before the group |
 
 A node joins them:
 

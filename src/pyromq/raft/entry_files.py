@@ -37,6 +37,8 @@ from pyromq.store.log.segments import Segments
 
 #: Bytes that are written to the file instead of its mapping (see `MappedFile.write_large`).
 _LARGE_WRITE: Final = 64 * 1024
+#: How often the writer's progress is told to preallocation, which is `AHEAD` of it.
+_ADVANCE_STEP: Final = 1024 * 1024
 
 
 class EntryFiles:
@@ -98,20 +100,32 @@ class EntryFiles:
         """
         file, allocation = self._active, self._allocation
         assert file is not None
-        assert not self._prepared
         written = end
         try:
             for start, stop in places:
                 base = self.base_of(start)
                 if base != file.base:
                     allocation.ensure(file, end - file.base + BLANK_SIZE)
-                    file = self._prepared[base] = allocation.take_next(base)
-                    allocation.ensure(file, min(AHEAD, file.size))
-                allocation.ensure(file, stop - base + BLANK_SIZE)
+                    file = self._prepared.get(base) or self._create(base)
+                if stop - base + BLANK_SIZE > file.reserved:
+                    allocation.ensure(file, stop - base + BLANK_SIZE)
                 end = stop
         except OSError:
             self._discard_prepared(written)
             raise
+
+    def _create(self, base: int) -> MappedFile:
+        file = self._prepared[base] = self._allocation.take_next(base)
+        self._allocation.ensure(file, min(AHEAD, file.size))
+        return file
+
+    def room_from(self, position: int) -> int:
+        """Return the end of the room that `prepare` has reserved for bytes from `position` on."""
+        base = self.base_of(position)
+        file = self._prepared.get(base, self._active)
+        assert file is not None
+        assert file.base == base, (file.base, base)
+        return base + min(file.reserved, file.size) - BLANK_SIZE
 
     def write(self, start: int, data: bytes | memoryview, end: int) -> None:
         """Copy entries to `start`, all in one file, for which there is room.
@@ -132,7 +146,10 @@ class EntryFiles:
             file.write_large(start - base, data)
         else:
             file.write(start - base, data)
-        self._allocation.advance(start - base + len(data))
+        at = start - base
+        if at // _ADVANCE_STEP != (at + len(data)) // _ADVANCE_STEP:
+            # Not for each append: it wakes a thread.
+            self._allocation.advance(at + len(data))
 
     def read(self, position: int, size: int) -> bytes:
         """Return `size` bytes from `position` on, or fewer at the end of a file or of the log."""
@@ -167,8 +184,7 @@ class EntryFiles:
 
     def cut(self, position: int) -> None:
         """Zero everything from `position` on, and fsync that. Files behind it leave."""
-        self._allocation.forget()
-        self._active = None
+        self._forget()
         # A file that begins at the position has no entries: another one was not created for it.
         while self.files and self.files[-1].base > position:
             self.files.pop().delete()
@@ -178,14 +194,16 @@ class EntryFiles:
 
     def clear(self) -> None:
         """Remove all files, the last one first."""
-        self._allocation.forget()
-        self._active = None
+        self._forget()
         while self.files:
             self.files.pop().delete()
 
-    def remove_first(self) -> None:
-        """Remove the oldest file. Readers keep what they have."""
-        self.segments.take_first().unlink()
+    def _forget(self) -> None:
+        """Drop files that were to follow; `follow` chooses the active one."""
+        for base in sorted(self._prepared, reverse=True):
+            self._allocation.discard(self._prepared.pop(base))
+        self._allocation.forget()
+        self._active = None
 
     def _discard_prepared(self, written: int) -> None:
         for base in sorted(self._prepared, reverse=True):

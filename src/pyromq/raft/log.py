@@ -19,8 +19,8 @@ Invariants
 Differences to Java: truncated bytes are zeroed, so that they cannot come back; a log that begins in
 the middle of a file survives a restart.
 
-Owned by the loop's thread; nothing here waits, except for the disk: `truncate`, `rebuild`, `expire`
-and `start` fsync. `flush` is for the flush thread. Reads may come from any thread.
+Owned by the loop's thread; nothing here waits, except for the disk: `truncate`, `rebuild` and
+`start` fsync. `flush` is for the flush thread. Reads may come from any thread.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from typing import Final
 
 import numpy as np
 
-from pyromq.base.atomic_file import read_file, sync_directory, write_file
+from pyromq.base.atomic_file import sync_directory
 from pyromq.raft.checkpoint_file import CheckpointFile
 from pyromq.raft.entry_files import EntryFiles, EntryIndex
 from pyromq.raft.format import (
@@ -46,30 +46,28 @@ from pyromq.raft.format import (
     INDEX_DIRECTORY,
     INDEX_FILE_SIZE,
     INDEX_UNIT_SIZE,
-    TRUNCATION_FILE,
     CheckpointText,
     Columns,
     Entry,
-    FormatError,
     Place,
     Run,
     Truncation,
     decode_columns,
     decode_header,
-    decode_truncation,
-    encode_truncation,
     encode_units,
     join_entries,
 )
 from pyromq.raft.placement import MismatchError, check_entries, place_entries, split_by_file
 from pyromq.raft.recovery import CHECKED_FILES, BodyCheck, Recovered, recover, report_damage
+from pyromq.raft.room import EntryRoom
+from pyromq.raft.truncation_file import TruncationFile
+from pyromq.store.log.mapped_file import MappedFile
 from pyromq.store.log.open_files import OpenFiles
+from pyromq.store.log.segments import Segments
 from pyromq.store.results import StoreError
 
 logger = logging.getLogger(__name__)
 
-#: Java removes as many files per round.
-MAX_EXPIRED_FILES: Final = 10
 _NO_ENTRY: Final = -1
 
 
@@ -112,6 +110,7 @@ class RaftLog:
             data_directory or directory / DATA_DIRECTORY, data_file_size, open_files=open_files
         )
         self._index = EntryIndex(directory / INDEX_DIRECTORY, index_file_size)
+        self._room = EntryRoom(self.files, self._index)
         self._first_position = first_position
         self._check_body = check_body
         self._accept_loss = accept_loss
@@ -121,6 +120,7 @@ class RaftLog:
         self._flushed_index = _NO_ENTRY
         self._committed = Place(_NO_ENTRY, _NO_ENTRY, 0, 0)
         self._checkpoints = CheckpointFile(directory)
+        self._truncation = TruncationFile(directory)
         #: A start found that entries were lost which this node may have acknowledged: they were
         #: committed, or on disk. Until `caught_up`, over restarts.
         self.must_catch_up = False
@@ -129,6 +129,11 @@ class RaftLog:
         self._file_lock = threading.Lock()
 
     # Life
+
+    def exists(self) -> bool:
+        """Whether there are data files: an earlier start made them."""
+        directory = self.files.directory
+        return directory.is_dir() and any(path.name.isdecimal() for path in directory.iterdir())
 
     def start(self) -> None:
         """Load and repair the files. Raises StoreError if they cannot be trusted, or OSError."""
@@ -156,6 +161,7 @@ class RaftLog:
             self._end = _End(_NO_ENTRY, _NO_ENTRY, recovered.end, 0)
         self.files.start()
         self._cut(recovered.end, self._end.next_index)
+        self._index.drop_before(self.begin_index)
         # A kill may have left them in memory only.
         self.files.sync_last(CHECKED_FILES)
         self._index.sync_last(CHECKED_FILES)
@@ -170,6 +176,11 @@ class RaftLog:
         self.save_checkpoint()
         self.files.stop()
         self._index.stop()
+
+    @property
+    def segments(self) -> Segments:
+        """Return the data files."""
+        return self.files.segments
 
     # Watermarks
 
@@ -235,7 +246,23 @@ class RaftLog:
         self._committed = self.place(index)
         return True
 
+    def commit_below(self, position: int) -> None:
+        """Note that the entries which end at or below `position` are committed."""
+        if self.end_index != _NO_ENTRY:
+            self.commit(self.index_at(min(position, self.written)) - 1)
+
     # Appending
+
+    def make_room(self, size: int) -> tuple[int, int]:
+        """Return where entries of `size` bytes go, and the end of the room reserved there.
+
+        Raises OSError, and changes nothing visible; an append into the room has all it needs.
+        """
+        return self._room.make(size, self.written, self.next_index)
+
+    def reserve(self, sizes: Sequence[int]) -> list[int]:
+        """Do the same for entries of these sizes, perhaps in several files; return positions."""
+        return self._room.reserve(sizes, self.written, self.next_index)
 
     def positions(self, sizes: Sequence[int]) -> list[int]:
         """Return the positions that bodies of these sizes will get from `append_bodies`.
@@ -473,29 +500,25 @@ class RaftLog:
             self.files.clear()
             self._cut(position, index)
 
-    def expire(self, older_than: float | None, limit: int = MAX_EXPIRED_FILES) -> int:
-        """Remove the oldest data files, last changed before a time; return how many.
+    def take_first(self) -> MappedFile:
+        """Detach the oldest data file, for the caller to remove; it can still be read.
 
-        With None, any age. The last file and those with entries that are not committed stay.
+        There must be another one, and all entries of this one must be committed. Index files that
+        only point at files before it are removed.
         """
-        files, removed = self.files, 0
+        files = self.files
+        oldest = files.files[0]
+        assert len(files.files) > 1, "the last file stays"
+        assert oldest.base + oldest.size <= self.committed_position, "entries are not committed"
         with self._file_lock:
-            while removed < limit and len(files.files) > 1:
-                file = files.files[0]
-                # The log begins with a committed entry, which every leader has or has expired.
-                if file.base + file.size > self.committed_position:
-                    break
-                if older_than is not None and file.path.stat().st_mtime >= older_than:
-                    break
-                first = files.header(file.base + file.size)
-                if first is None:
-                    raise StoreError(f"{files.files[1].path} does not begin with an entry")
-                self._begin = first
-                files.remove_first()
-                removed += 1
-            if removed:
-                self._index.drop_before(self.begin_index)
-        return removed
+            first = files.header(oldest.base + oldest.size)
+            if first is None:
+                raise StoreError(f"{files.files[1].path} does not begin with an entry")
+            # Not the units of this file: it is still there after a crash now.
+            self._index.drop_before(self.begin_index)
+            self._begin = first
+            files.segments.take_first()
+        return oldest
 
     # The disk
 
@@ -537,7 +560,7 @@ class RaftLog:
     def _truncating(self, truncation: Truncation) -> Iterator[None]:
         """Remove entries such that a start after a crash completes what is begun."""
         with self._file_lock:
-            write_file(self.directory / TRUNCATION_FILE, encode_truncation(truncation))
+            self._truncation.begin(truncation)
             # A start will apply it, and would remove entries that are appended meanwhile.
             self._is_whole = False
             yield
@@ -550,19 +573,13 @@ class RaftLog:
         for directory in (self.files.directory, self._index.segments.directory):
             if directory.is_dir():
                 sync_directory(directory)
-        (self.directory / TRUNCATION_FILE).unlink()
-        sync_directory(self.directory)
+        self._truncation.end()
 
     def _complete_truncation(self) -> None:
         """Complete a truncation that a crash interrupted."""
-        path = self.directory / TRUNCATION_FILE
-        content = read_file(path)
-        if content is None:
+        truncation = self._truncation.load()
+        if truncation is None:
             return
-        try:
-            truncation = decode_truncation(content)
-        except FormatError as error:
-            raise StoreError(f"{path}: {error}; restore or remove the node's directory") from error
         logger.warning("completing an interrupted truncation: %s", truncation)
         if truncation.rebuild:
             self.files.clear()

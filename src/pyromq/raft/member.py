@@ -177,7 +177,7 @@ class CaughtUp:
 
 @dataclass(frozen=True, slots=True)
 class LedgerFailed:
-    """The disk refused a read or a write, which is retried; reported once per series."""
+    """The disk refused a read or a write, which is retried later; reported once per series."""
 
     error: OSError
 

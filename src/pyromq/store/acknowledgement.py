@@ -28,6 +28,10 @@ class AckOutcome(Enum):
     REPLICA_TIMED_OUT = auto()
     #: No replica is connected, or all lag too far behind.
     NO_REPLICA = auto()
+    #: The raft group has not committed it in time; it may do so later.
+    QUORUM_TIMED_OUT = auto()
+    #: This broker no longer leads its raft group, which may or may not keep the messages.
+    LEADERSHIP_LOST = auto()
 
 
 class OffsetGate(Protocol):
@@ -111,6 +115,14 @@ class OffsetWaiters:
     def fail(self, outcome: AckOutcome) -> None:
         """Resolve all waiters below the watermark as usual, all others with `outcome`, for good."""
         self._failure = outcome
+
+    def abandon(self, outcome: AckOutcome) -> None:
+        """Resolve all that wait now: below the watermark as usual, all others with `outcome`."""
+        self.notify()
+        waiting, self._waiting = self._waiting, deque()
+        for waiter in waiting:
+            if not waiter.future.done():
+                waiter.future.set_result(outcome)
 
     def notify(self) -> None:
         """Resolve the waiters that the watermark has reached, or whose time is over."""

@@ -56,6 +56,8 @@ class BatchPlace(NamedTuple):
     queue_id: int
     queue_offset: int
     physical_offset: int
+    #: Bytes before each record, which come from elsewhere.
+    prefix: int = 0
 
 
 class BatchEncoder:
@@ -100,6 +102,7 @@ class BatchEncoder:
             place.queue_id,
             place.fixed_size,
         )
+        prefix = place.prefix
         joined_properties = place.properties
         properties = joined_properties[1:]
         shared_tags_code = self._shared_tags_code
@@ -159,7 +162,7 @@ class BatchEncoder:
                 )
                 add_entry(pack_entry(physical, size, shared_tags_code or find_tags(own)))
                 add_offset(physical)
-                physical += size
+                physical += size + prefix
                 position = following
         except struct.error:
             raise _malformed(position) from None
@@ -171,8 +174,13 @@ class BatchEncoder:
 
     @property
     def size(self) -> int:
-        """Return the total size of the encoded records."""
+        """Return the total size of the encoded records, with the bytes before each."""
         return self.physical - self._place.physical_offset
+
+    def records(self) -> list[bytes]:
+        """Return the records, each in one buffer."""
+        buffers, step = self.buffers, _BUFFERS_PER_RECORD
+        return [b"".join(buffers[at : at + step]) for at in range(0, len(buffers), step)]
 
     def move_to(self, place: BatchPlace) -> None:
         """Relocate the encoded records: new offsets and shared fields, same messages."""

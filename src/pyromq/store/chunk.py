@@ -25,13 +25,17 @@ Owned by `message_store`, which exposes these methods as its own. Runs on the lo
 from __future__ import annotations
 
 import asyncio
+import struct
 import sys
 from collections.abc import Callable, Iterable
 from time import monotonic_ns
+from typing import Final
 
 from pyromq.base.clock import now_ms
+from pyromq.base.sizes import KIB
 from pyromq.protocol.filter.tags import raw_tags_codes
 from pyromq.protocol.message.crc import CRC_MASK, crc32
+from pyromq.protocol.message.entry import ENTRY_HEADER_SIZE, MAX_ENTRY_SIZE, entry_header
 from pyromq.protocol.message.message_id import HOST_SIZE_V4, HOST_SIZE_V6
 from pyromq.protocol.message.properties import MAX_PROPERTIES
 from pyromq.protocol.message.record import (
@@ -41,6 +45,7 @@ from pyromq.protocol.message.record import (
     head_packer,
     inner_count,
     shared_packer,
+    with_physical_offset,
 )
 from pyromq.protocol.message.sysflag import BORN_HOST_V6, STORE_HOST_V6
 from pyromq.protocol.message.units import CONSUME_QUEUE_ENTRY
@@ -56,6 +61,9 @@ from pyromq.store.results import LargeBatchError, PutError, PutStatus
 _pack_entry = CONSUME_QUEUE_ENTRY.pack
 _pack_length = PROPERTIES_LENGTH.pack
 
+#: The header, the topic and the record's other fields take less than 1 KiB.
+_MAX_IN_ENTRY: Final = MAX_ENTRY_SIZE - KIB
+
 
 class Chunk:
     """The records and entries gathered since the last seal."""
@@ -64,6 +72,8 @@ class Chunk:
         "_awaited",
         "_buffers",
         "_config",
+        "_entry_index",
+        "_entry_term",
         "_flush",
         "_gate",
         "_growth",
@@ -75,6 +85,7 @@ class Chunk:
         "_on_arrival",
         "_pack_head",
         "_pack_head_v6",
+        "_prefix",
         "_refusal",
         "_store_host",
         "_store_timestamp",
@@ -91,7 +102,7 @@ class Chunk:
         store_host: bytes,
         flush: FlushService,
         growth: Growth,
-        refusal: Callable[[], str | None],
+        refusal: Callable[[], PutError | None],
         on_arrival: Callable[[ConsumeQueue], None] | None,
     ) -> None:
         """`refusal` returns why the store takes no messages, or None if it does."""
@@ -120,6 +131,10 @@ class Chunk:
         self.position = 0
         #: A record that would end above this offset needs `_make_room` first.
         self._limit = 0
+        #: Bytes before each record: in a raft group's log it is the body of an entry, of which
+        #: these are the index of the next one and the leader's term.
+        self._prefix = 0
+        self._entry_index = self._entry_term = -1
         #: Of all records of the chunk (ms since the epoch).
         self._store_timestamp = 0
         #: Queues with pending entries. Empty outside a chunk.
@@ -136,10 +151,16 @@ class Chunk:
         self.position = self._awaited = end
         self._limit = 0
 
+    def lead(self, position: int, index: int, term: int) -> None:
+        """Continue a raft group's log at `position`, with entries from `index` on, of a term."""
+        self.follow(position)
+        self._prefix = ENTRY_HEADER_SIZE
+        self._entry_index, self._entry_term = index, term
+
     def set_gate(self, gate: Callable[[int], asyncio.Future[AckOutcome]] | None) -> None:
         """Let the responses of the next chunks wait at `gate`; None lets them leave at once."""
         self._gate = gate
-        self._awaited = max(self._awaited, self._log.watermarks.written)
+        self._awaited = max(self._awaited, self.position)
 
     @property
     def has_gate(self) -> bool:
@@ -149,6 +170,14 @@ class Chunk:
     def set_on_append(self, on_append: Callable[[], None] | None) -> None:
         """Call `on_append` after each append to the log."""
         self._on_append = on_append
+
+    def _take_back_room(self) -> None:
+        """Let the next record go where it belongs, if the last one was to open a file and failed.
+
+        Only the log of a raft group cares: a commit log has ended the file.
+        """
+        if self._prefix and not self._buffers:
+            self.position, self._limit = self._log.append_position, 0
 
     def withdraw_room(self) -> None:
         """Make the next put call `_make_room` first, where it may be refused."""
@@ -179,7 +208,8 @@ class Chunk:
         `chunk_time` and passes it on. Raises PutError, or struct.error for a number that does
         not fit its field.
         """
-        physical = self.position
+        prefix = self._prefix
+        physical = self.position + prefix
         body_length = len(body)
         properties_length = len(properties) + len(more_properties)
         size = queue.fixed_size + body_length + properties_length
@@ -190,32 +220,38 @@ class Chunk:
             pack = self._pack_head_v6
             sys_flag |= self._host_flag | BORN_HOST_V6
             size += HOST_SIZE_V6 - HOST_SIZE_V4
-        if size > self._unchecked_size or physical + size > self._limit:
-            physical = self._make_room(size, body_length, properties_length)
         offset = queue.next_offset
         if offset >= queue.room:
             queue.extend()
+        if size > self._unchecked_size or physical + size > self._limit:
+            physical = prefix + self._make_room(prefix + size, body_length, properties_length)
         touched = self.touched
         if not touched:
             self._store_timestamp = store_timestamp or now_ms()
-        head = pack(
-            size,
-            MESSAGE_MAGIC,
-            crc32(body) & CRC_MASK,
-            queue.queue_id,
-            flag,
-            offset,
-            physical,
-            sys_flag,
-            born_timestamp,
-            born_host,
-            self._store_timestamp,
-            self._store_host,
-            reconsume_times,
-            prepared_offset,
-            body_length,
-        )
+        try:
+            head = pack(
+                size,
+                MESSAGE_MAGIC,
+                crc32(body) & CRC_MASK,
+                queue.queue_id,
+                flag,
+                offset,
+                physical,
+                sys_flag,
+                born_timestamp,
+                born_host,
+                self._store_timestamp,
+                self._store_host,
+                reconsume_times,
+                prepared_offset,
+                body_length,
+            )
+        except struct.error:
+            self._take_back_room()
+            raise
         buffers = self._buffers
+        if prefix:
+            buffers.append(self._entry_header(size, physical - prefix))
         buffers += (
             head,
             body,
@@ -288,7 +324,7 @@ class Chunk:
         reconsume_times: int,
     ) -> list[int]:
         """Gather a batch that was encoded in slices; see `put_batch`."""
-        if self.position + encoder.size > self._limit:
+        if self.position + encoder.size > self._limit and not self._prefix:
             self._make_room(encoder.size, 0, 0)
         encoder.move_to(
             self._place(queue, b"", sys_flag, born_timestamp, born_host, reconsume_times)
@@ -328,13 +364,50 @@ class Chunk:
             b"\x02" + properties if properties else b"",
             queue.queue_id,
             queue.next_offset,
-            self.position,
+            self.position + self._prefix,
+            self._prefix,
         )
 
     def _append_encoded(self, queue: ConsumeQueue, encoder: BatchEncoder) -> list[int]:
+        if self._prefix:
+            return self._append_entries(queue, encoder)
         entries = b"".join(encoder.entries)
         self._append(queue, encoder.buffers, encoder.size, entries, encoder.offsets)
         return encoder.offsets
+
+    def _append_entries(self, queue: ConsumeQueue, encoder: BatchEncoder) -> list[int]:
+        """Gather a batch as entries of a raft group's log. Raises PutError.
+
+        Each entry is where it would be if it came alone: a file is full when the next one does not
+        fit, and Java's followers refuse an entry anywhere else. So a batch may cross files.
+        """
+        prefix, records, offsets = self._prefix, encoder.records(), encoder.offsets
+        sizes = [prefix + len(record) for record in records]
+        if max(sizes) > MAX_ENTRY_SIZE:
+            raise self._too_large()
+        if queue.next_offset + len(records) > queue.room:
+            queue.extend(len(records))
+        refusal = self._refusal()
+        if refusal is not None:
+            raise refusal
+        if self.position + encoder.size > self._limit:
+            self._write()
+            offsets = [prefix + position for position in self._log.reserve(sizes)]
+            records = [with_physical_offset(*each) for each in zip(records, offsets, strict=True)]
+            self.withdraw_room()
+        for physical, record in zip(offsets, records, strict=True):
+            self._buffers += (self._entry_header(len(record), physical - prefix), record)
+        self.position = offsets[-1] + len(records[-1])
+        if not queue.pending:
+            self.touched.append(queue)
+        queue.append(b"".join(encoder.entries), len(records))
+        return offsets
+
+    def _entry_header(self, size: int, position: int) -> bytes:
+        """Return the header of the next entry, and count it."""
+        index = self._entry_index
+        self._entry_index += 1
+        return entry_header(index, self._entry_term, position, size)
 
     def _append(
         self,
@@ -356,12 +429,19 @@ class Chunk:
 
     # Records of the compiled kernel
 
-    def record_room(self) -> tuple[int, int, bool]:
+    def record_room(self) -> tuple[int, int, bool, int, int]:
         """Return where the next record goes, and the offset above which no record may end.
 
-        Also whether the log has all records so far, so that their buffers can be reused.
+        Also whether the log has all records so far, so that their buffers can be reused; and the
+        index and term of the next entry, -1 if the log has no entries.
         """
-        return self.position, self._limit, not self._buffers
+        return (
+            self.position,
+            self._limit,
+            not self._buffers,
+            self._entry_index,
+            self._entry_term,
+        )
 
     def put_records(
         self,
@@ -379,6 +459,7 @@ class Chunk:
         self._buffers.append(records)
         self.position += len(records)
         for queue, entries, count in queues:
+            self._entry_index += count
             if not queue.pending:
                 touched.append(queue)
             queue.append(entries, count)
@@ -435,6 +516,8 @@ class Chunk:
         """
         try:
             self._check(body_length, properties_length)
+            if self._prefix and body_length + properties_length > _MAX_IN_ENTRY:
+                raise self._too_large()
             if self.position + size > self._limit:
                 self._write()  # the log may roll to the next segment
                 self.position, self._limit = self._log.make_room(size)
@@ -446,7 +529,7 @@ class Chunk:
     def _check(self, body_length: int, properties_length: int) -> None:
         refusal = self._refusal()
         if refusal is not None:
-            raise PutError(PutStatus.SERVICE_NOT_AVAILABLE, refusal)
+            raise refusal
         if body_length > self._max_body:
             raise PutError(
                 PutStatus.MESSAGE_ILLEGAL, f"body of {body_length} bytes, at most {self._max_body}"
@@ -464,6 +547,7 @@ class Chunk:
         length = len(batch)
         # The extra byte separates a message's own properties from the batch's.
         per_message = queue.fixed_size + len(born_host) - HOST_SIZE_V4 + len(properties) + 1
+        per_message += self._prefix
         max_size = self._config.max_batch_records_size
         # An upper bound: as many messages as fit if all were empty.
         size = length + length // INNER_FIXED_SIZE * per_message
@@ -479,7 +563,16 @@ class Chunk:
                 f"the batch needs at least {size} bytes of the log, limit {max_size} "
                 "(maxBatchRecordsSize)",
             )
-        self._make_room(size, length, 0)
+        if self._prefix:
+            self._check(length, 0)  # `_append_entries` makes room for each entry
+        else:
+            self._make_room(size, length, 0)
+
+    def _too_large(self) -> PutError:
+        return PutError(
+            PutStatus.MESSAGE_ILLEGAL,
+            f"a raft group stores messages of at most {_MAX_IN_ENTRY} bytes with their properties",
+        )
 
     def _too_many_messages(self) -> PutError:
         self._growth.refused_puts += 1

@@ -1,9 +1,9 @@
 """The store's configuration: RocketMQ's MessageStoreConfig, key for key.
 
 Defaults and units (milliseconds, bytes, hours) are RocketMQ 4.9.7's. The settings of replication
-are inherited from `replication_settings`; RocketMQ's keys without a field are listed in
-`base.unsupported_settings`. Values are checked on construction, so every `MessageStoreConfig` is
-usable.
+and raft groups are inherited from `replication_settings` and `raft_settings`; RocketMQ's keys
+without a field are listed in `base.unsupported_settings`. Values are checked on construction, so
+every `MessageStoreConfig` is usable.
 
 Loaded at start-up by the broker and by tools that open a store. At run time only the live
 settings of a broker's store change.
@@ -21,8 +21,8 @@ from typing import Self
 from pyromq.base.settings import ConfigError, load_settings, refuse_unsupported, setting
 from pyromq.base.unsupported_settings import STORE
 from pyromq.protocol.message.units import CONSUME_QUEUE_ENTRY_SIZE
+from pyromq.store.raft_settings import RaftSettings
 from pyromq.store.replication_settings import BrokerRole as BrokerRole
-from pyromq.store.replication_settings import ReplicationSettings
 
 _QUEUES_ARE_FLUSHED = "each flushIntervalConsumeQueue flushes all new entries, for a fast recovery"
 _FEWER = "The answer carries fewer messages than requested."
@@ -36,7 +36,7 @@ class FlushDiskType(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class MessageStoreConfig(ReplicationSettings):
+class MessageStoreConfig(RaftSettings):
     """Settings of the message store."""
 
     # ruff: noqa: RUF009 - `setting` returns a dataclass field
@@ -432,6 +432,7 @@ class MessageStoreConfig(ReplicationSettings):
                 "expected delays separated by one space, such as 1s 5m 2h 1d"
             )
         self.check_replication()
+        self.check_raft()
 
     @classmethod
     def load(cls, properties: Mapping[str, str]) -> tuple[Self, list[str]]:
@@ -477,6 +478,17 @@ class MessageStoreConfig(ReplicationSettings):
         return self.root / "consumequeue_ext"
 
     @property
+    def raft_directory(self) -> Path:
+        """Directory of the raft node: its entries, unless they are elsewhere, term and vote."""
+        return self.root / f"dledger-{self.raft_id}"
+
+    @property
+    def raft_data_directory(self) -> Path | None:
+        """Directory of the entries, if it is not below `raft_directory`."""
+        path = self.store_path_dledger_commit_log
+        return Path(path) if path else None
+
+    @property
     def index_directory(self) -> Path:
         """Directory of the key index files."""
         return self.root / "index"
@@ -507,6 +519,7 @@ class MessageStoreConfig(ReplicationSettings):
         """Whether the pool is enabled, and allowed: not with SYNC_FLUSH, not on a replica."""
         return (
             self.transient_store_pool_enable
+            and not self.enable_dleger_commit_log
             and self.flush_disk_type is FlushDiskType.ASYNC_FLUSH
             and self.broker_role is not BrokerRole.SLAVE
         )

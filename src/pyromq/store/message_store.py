@@ -17,42 +17,42 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import re
 from collections.abc import Callable, Iterator
 from enum import Enum, auto
 from functools import partial
 from typing import IO, Final
 
 from pyromq.base.descriptors import hold_spares, mapped_files_allowed, release_spares
-from pyromq.protocol.message.delay import DelayLevels
 from pyromq.protocol.message.record import HEAD_SIZE_V4, head_size
+from pyromq.store.agreement import StoreAgreement
 from pyromq.store.chunk import Chunk, host_flag
 from pyromq.store.config import BrokerRole, FlushDiskType, MessageStoreConfig
+from pyromq.store.dispatching import LogDispatch
 from pyromq.store.flush import FlushService
 from pyromq.store.growth import Growth
 from pyromq.store.index.index import KeyIndex
 from pyromq.store.index.lane import IndexLane
 from pyromq.store.lock import lock_store, mark_running, unlock_store
+from pyromq.store.log.agreed_log import AgreedLog, EntryLog
 from pyromq.store.log.checkpoint import Checkpoint
 from pyromq.store.log.commit import CommitService
 from pyromq.store.log.commit_log import CommitLog
 from pyromq.store.log.open_files import OpenFiles
 from pyromq.store.log.segments import remove_if_empty
 from pyromq.store.log.transient_store_pool import TransientStorePool
+from pyromq.store.opening import StoreOpening
 from pyromq.store.queues import lookup
 from pyromq.store.queues.bulk_reading import BulkRead, plan_bulk
 from pyromq.store.queues.consume_queue import ConsumeQueue
-from pyromq.store.queues.extension import BitMapOf, ConsumeQueueExt, refuse_other_size
+from pyromq.store.queues.extension import BitMapOf, ConsumeQueueExt
 from pyromq.store.queues.reading import MessageFilter, PullParts, Reader
-from pyromq.store.recovery import queue_damage, recovery
+from pyromq.store.recovery import recovery
 from pyromq.store.replicated import ReplicatedLog
 from pyromq.store.replication import StoreReplication
-from pyromq.store.results import GetResult, GetStatus, StoreError
+from pyromq.store.results import GetResult, GetStatus, PutError, PutStatus, StoreError
 from pyromq.store.retention import Retention
 
 logger = logging.getLogger(__name__)
-
-_QUEUE_ID: Final = re.compile("0|[1-9][0-9]{0,9}")
 
 
 class StoreState(Enum):
@@ -85,9 +85,11 @@ class MessageStore:
         store_host: bytes,
         on_arrival: Callable[[ConsumeQueue], None] | None = None,
         bit_map_of: BitMapOf | None = None,
+        open_entries: Callable[[int], EntryLog] | None = None,
     ) -> None:
         """`on_arrival` is called for watched queues; `bit_map_of` evaluates filters for the
-        consume queues' extension.
+        consume queues' extension. In a raft group, `open_entries` returns the group's log, which
+        is not started, and begins at the given offset if it is new.
         """
         self.config = config
         self._state = StoreState.NEW
@@ -95,15 +97,8 @@ class MessageStore:
         self._bit_map_of = bit_map_of
         self._head_size = head_size(host_flag(store_host))
         self._open_files = OpenFiles(mapped_files_allowed(config.max_mapped_files))
-        self._log = CommitLog(
-            config.commit_log_directory,
-            config.mapped_file_size_commit_log,
-            more=config.more_commit_log_directories,
-            read_only=config.read_only_commit_log_directories,
-            warm=config.warm_maped_file_enable,
-            pool=_pool_of(config),
-            open_files=self._open_files,
-        )
+        self._open_entries = open_entries
+        self._log = _log_of(config, self._open_files, is_agreed=open_entries is not None)
         self._commit = CommitService(config, self._log)
         self._queues: dict[tuple[str, int], ConsumeQueue] = {}
         #: Topics that are being deleted.
@@ -134,14 +129,20 @@ class MessageStore:
         self.chunk_time = self._chunk.chunk_time
         self.seal = self._chunk.seal
         self.end_chunk = self._chunk.end_chunk
+        dispatch = LogDispatch(config, self._log, self._flush, self.growth, self.queue, on_arrival)
+        #: For a member of a raft group; None in any other broker.
+        self.agreement: StoreAgreement | None = None
+        #: Returns where the next message of a queue goes: what `put` takes.
+        self.tail: Callable[[str, int], ConsumeQueue] = self.queue
+        if isinstance(self._log, AgreedLog):
+            self.agreement = StoreAgreement(self._log, self._chunk, dispatch, self.queue)
+            self.tail = self.agreement.tail
         #: For `pyromq.replication`.
         self.replication = StoreReplication(
             self._log,
             self._chunk,
             self._flush,
-            ReplicatedLog(
-                config, self._log, self._chunk, self._flush, self.growth, self.queue, on_arrival
-            ),
+            ReplicatedLog(self._log, self._chunk, dispatch),
             waits_for_flush=config.flush_disk_type is FlushDiskType.SYNC_FLUSH,
         )
         self._is_replica = config.broker_role is BrokerRole.SLAVE
@@ -181,6 +182,8 @@ class MessageStore:
         self._log.start(end)
         self._chunk.start(end)
         self.replication.start(end)
+        if self.agreement is not None:
+            self.agreement.start(end)
         self._index_lane.start(
             recovery.index_from(self._log, self._index, dispatched_from, clean=clean)
         )
@@ -218,59 +221,22 @@ class MessageStore:
             )
         self._state = state
 
-    def _refusal(self) -> str | None:
+    def _refusal(self) -> PutError | None:
         """Return why no message is accepted, or None."""
+        reason = self._failure or self._full_disk
         if self._state is not StoreState.RUNNING:
-            return "the store is not running"
-        if self._is_replica:
-            return "the broker is a replica: only its master takes messages"
-        return self._failure or self._full_disk
+            reason = "the store is not running"
+        elif self._is_replica:
+            reason = "the broker is a replica: only its master takes messages"
+        if reason is not None:
+            return PutError(PutStatus.SERVICE_NOT_AVAILABLE, reason)
+        return None if self.agreement is None else self.agreement.refusal()
 
     def _recover(self, *, clean: bool) -> tuple[int, int]:
-        self._checkpoint.load()
-        self._log.segments.load()
-        damaged = self._load_queues()
-        self._index.load(drop_later_than=None if clean else self._checkpoint.index_timestamp)
-        return recovery.recover(
-            self._log,
-            self._queues,
-            self.queue,
-            crash_checkpoint=None if clean else self._safe_timestamp(),
-            check_crc=self.config.check_crc_on_recover,
-            delay_levels=DelayLevels(self.config.message_delay_level),
-            damaged=damaged,
-            topics=queue_damage.known_topics(self.config.config_directory),
+        opening = StoreOpening(
+            self.config, self._log, self._queues, self.queue, self._index, self._checkpoint
         )
-
-    def _load_queues(self) -> dict[ConsumeQueue, str]:
-        """Find the queues' files; return damaged queues with the reason."""
-        config = self.config
-        directory = config.consume_queue_directory
-        damaged: dict[ConsumeQueue, str] = {}
-        if config.enable_consume_queue_ext:
-            refuse_other_size(
-                config.consume_queue_ext_directory, config.mapped_file_size_consume_queue_ext
-            )
-        for topic in sorted(directory.iterdir()) if directory.is_dir() else ():
-            for path in sorted(topic.iterdir()) if topic.is_dir() else ():
-                if not _QUEUE_ID.fullmatch(path.name) or not path.is_dir():
-                    logger.warning("ignoring %s: not a consume queue", path)
-                    continue
-                queue = self.queue(topic.name, int(path.name))
-                try:
-                    queue.load()
-                except StoreError as error:
-                    if queue_damage.is_other_size(directory, config.consume_queue_file_size):
-                        raise
-                    damaged[queue] = str(error)
-        return damaged
-
-    def _safe_timestamp(self) -> int:
-        """Return the store time up to which all files that matter are on disk."""
-        safe = self._checkpoint.safe_timestamp
-        if self.config.message_index_enable and self.config.message_index_safe:
-            return min(safe, self._checkpoint.index_timestamp)
-        return safe
+        return opening.recover(clean=clean, open_entries=self._open_entries)
 
     def _close_files(self) -> None:
         self._log.segments.close()
@@ -460,6 +426,7 @@ class MessageStore:
         self._closed_topics.add(topic)
         for key in self._keys_of(topic):
             self._queues[key].refuse_puts()
+        self._close_tails(topic)
 
     def has_messages(self, topic: str) -> bool:
         """Whether any queue of the topic has entries, even if their messages have expired."""
@@ -493,7 +460,12 @@ class MessageStore:
     def _keys_of(self, topic: str) -> list[tuple[str, int]]:
         return [key for key in self._queues if key[0] == topic]
 
+    def _close_tails(self, topic: str) -> None:
+        if self.agreement is not None:
+            self.agreement.close_tails(topic)
+
     def _remove_queues(self, topic: str, keys: list[tuple[str, int]]) -> None:
+        self._close_tails(topic)
         for queue in [self._queues.pop(key) for key in keys]:
             # Callers may still hold this queue, and a new one may get files of the same name.
             queue.refuse_puts()
@@ -520,6 +492,11 @@ class MessageStore:
     @property
     def max_physical_offset(self) -> int:
         """Return the offset after the last record."""
+        return self._chunk.position if self.agreement is None else self.agreement.committed
+
+    @property
+    def put_end(self) -> int:
+        """Return the offset after the last message that was put, committed or not."""
         return self._chunk.position
 
     @property
@@ -534,8 +511,11 @@ class MessageStore:
 
     @property
     def has_gate(self) -> bool:
-        """Whether responses to sends wait: for an fsync, a replica, or both."""
-        return self._chunk.has_gate
+        """Whether responses to sends wait, unless the sender does not want that.
+
+        They wait for an fsync, a replica, or both; in a raft group they always wait.
+        """
+        return self._chunk.has_gate and self.agreement is None
 
     @property
     def free_buffers(self) -> int | None:
@@ -572,6 +552,26 @@ class MessageStore:
     def _fail(self, reason: str) -> None:
         """Refuse messages until a restart. Called by the flush thread; the next seal acts on it."""
         self._failure = f"{reason}; repair the disk and restart the broker"
+
+
+def _log_of(config: MessageStoreConfig, open_files: OpenFiles, *, is_agreed: bool) -> CommitLog:
+    if is_agreed:
+        return AgreedLog(
+            config.commit_log_directory,
+            config.mapped_file_size_commit_log,
+            more=config.more_commit_log_directories,
+            read_only=config.read_only_commit_log_directories,
+            open_files=open_files,
+        )
+    return CommitLog(
+        config.commit_log_directory,
+        config.mapped_file_size_commit_log,
+        more=config.more_commit_log_directories,
+        read_only=config.read_only_commit_log_directories,
+        warm=config.warm_maped_file_enable,
+        pool=_pool_of(config),
+        open_files=open_files,
+    )
 
 
 def _pool_of(config: MessageStoreConfig) -> TransientStorePool | None:

@@ -18,11 +18,9 @@ Owned by `message_store`, used while the broker is a replica. Runs on the loop's
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Final
 
 from pyromq.base.sizes import MIB
-from pyromq.protocol.message.delay import DelayLevels
 from pyromq.protocol.message.record import (
     BLANK_MAGIC,
     BLANK_SIZE,
@@ -33,13 +31,8 @@ from pyromq.protocol.message.record import (
     store_timestamp_at,
 )
 from pyromq.store.chunk import Chunk
-from pyromq.store.config import MessageStoreConfig
-from pyromq.store.flush import FlushService
-from pyromq.store.growth import Growth
+from pyromq.store.dispatching import LogDispatch
 from pyromq.store.log.commit_log import CommitLog
-from pyromq.store.queues.consume_queue import ConsumeQueue
-from pyromq.store.recovery.dispatch import append_run
-from pyromq.store.recovery.piece import Examiner, LogPiece, Rules
 from pyromq.store.results import StoreError
 
 _MIN_RECORD: Final = HEAD_SIZE_V4 + TAIL_LENGTHS
@@ -56,26 +49,14 @@ class ReplicatedLog:
 
     def __init__(
         self,
-        config: MessageStoreConfig,
         log: CommitLog,
         chunk: Chunk,
-        flush: FlushService,
-        growth: Growth,
-        queue_of: Callable[[str, int], ConsumeQueue],
-        on_arrival: Callable[[ConsumeQueue], None] | None,
+        dispatch: LogDispatch,
     ) -> None:
-        self._config = config
         self._log = log
         self._chunk = chunk
-        self._flush = flush
-        self._growth = growth
-        self._queue_of = queue_of
-        self._on_arrival = on_arrival
+        self._dispatch = dispatch
         self._segment_size = log.segments.segment_size
-        #: With and without a check of the bodies' CRCs; made at the first use.
-        self._examiners: dict[bool, Examiner] = {}
-        #: Records below this offset have their entries.
-        self._dispatched = 0
         #: The end of the blank record that is being received, or 0.
         self._blank_end = 0
         #: The end of the last complete record: what the replica may report to its master.
@@ -83,7 +64,7 @@ class ReplicatedLog:
 
     def start(self, end: int) -> None:
         """Continue after recovery, at the log's end."""
-        self._dispatched = self.boundary = end
+        self._dispatch.position = self.boundary = end
         self._blank_end = 0
 
     @property
@@ -112,7 +93,7 @@ class ReplicatedLog:
 
         A blank record that was not received completely is completed. Raises OSError or PutError.
         """
-        self._dispatch_missing()
+        self._dispatch.catch_up(self.boundary)
         while (end := self._log.watermarks.written) < self._blank_end:
             self._append_blank(memoryview(bytes(min(self._blank_end - end, MIB))))
 
@@ -123,7 +104,7 @@ class ReplicatedLog:
         disk is full. Records before those bytes, or for which there was room, were appended then:
         `end` tells how many. Without `data`, adds entries that are missing.
         """
-        self._dispatch_missing()
+        self._dispatch.catch_up(self.boundary)
         taken = 0
         while taken < len(data):
             size = self._append_next(data[taken:], check_crc)
@@ -138,15 +119,14 @@ class ReplicatedLog:
         data = data[: self._segment_size - end % self._segment_size]
         if end < self._blank_end:
             return self._append_blank(data)
-        examined = self._examiner(check_crc).examine(end, data)
+        examined = self._dispatch.examiner(check_crc=check_crc).examine(end, data)
         if examined.end:
             piece = examined.piece
             timestamp = store_timestamp_at(data, int(piece.starts[-1]))
             self._log.append_raw(data[: examined.end], timestamp)
             self.boundary = self._log.watermarks.written
             self._chunk.follow(self.boundary)
-            self._dispatch(piece)
-            self._dispatched = self.boundary
+            self._dispatch.add(piece, self.boundary)
             return examined.end
         if examined.is_end_of_log:
             raise BadBytesError(f"the record at {end} is damaged")
@@ -171,45 +151,8 @@ class ReplicatedLog:
         self._log.append_raw(data, self._log.watermarks.written_timestamp)
         end = self._log.watermarks.written
         self._chunk.follow(end)
-        self._dispatched = end
+        self._dispatch.position = end
         if end == self._blank_end:
             self._blank_end = 0
             self.boundary = end
         return len(data)
-
-    def _examiner(self, check_crc: bool) -> Examiner:
-        examiner = self._examiners.get(check_crc)
-        if examiner is None:
-            rules = Rules(
-                self._segment_size, DelayLevels(self._config.message_delay_level), check_crc
-            )
-            examiner = self._examiners[check_crc] = Examiner(rules)
-        return examiner
-
-    def _dispatch(self, piece: LogPiece) -> None:
-        """Add the entries that queues lack, and wake the long polls there. Raises PutError."""
-        for run in piece.runs():
-            queue = self._queue_of(run.topic, run.queue_id)
-            is_next = run.is_consecutive and int(run.offsets[0]) == queue.next_offset
-            if is_next:
-                queue.append_many(run.entries.tobytes())
-            else:
-                append_run(queue, run)
-            if queue.pending and queue.write_pending():
-                self._flush.add(queue)
-                self._growth.add(queue)
-            if not is_next:
-                queue.correct_min_offset(self._log.min_offset)
-            if queue.watched and self._on_arrival is not None:
-                self._on_arrival(queue)
-
-    def _dispatch_missing(self) -> None:
-        """Add entries that are missing since a queue could not be extended. Raises PutError."""
-        while self._dispatched < self.boundary:
-            start = self._dispatched
-            size = self._segment_size - start % self._segment_size
-            size = min(size, self.boundary - start)
-            examined = self._examiner(False).examine(start, self._log.view(start, size))
-            assert examined.end, f"no record at {start}"
-            self._dispatch(examined.piece)
-            self._dispatched = start + examined.end

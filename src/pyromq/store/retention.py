@@ -198,7 +198,7 @@ class Retention:
                 break
             if deleted:
                 await asyncio.sleep(config.delete_commit_log_files_interval / 1000)
-            first = segments.take_first()
+            first = self._log.take_first()
             logger.info(
                 "deleting commit log segment %s: %s",
                 first.path,

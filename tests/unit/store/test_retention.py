@@ -331,10 +331,10 @@ async def test_an_index_that_is_behind_goes_on_with_what_is_left(
     full.set()
     real = store._index.put_span
 
-    def failing(span: Any) -> int:
+    def failing(span: Any, prefix: int = 0) -> int:
         if full.is_set():
             raise OSError(28, "No space left on device")
-        return real(span)
+        return real(span, prefix)
 
     monkeypatch.setattr(store._index, "put_span", failing)
     world.fill(6, age_hours=73, keys="key")

@@ -79,13 +79,13 @@ class PlainSends:
         if self._queued and connection in self._queued:
             return position
         store, sends = self._store, self._sends
-        start, limit, is_written = store.record_room()
+        start, limit, is_written, index, term = store.record_room()
         if is_written:
             sends.reset()
         now = store.chunk_time()
         taken: int
         taken, records, queues, responses = sends.run(
-            chunk, position, start, limit, now, connection.born_host
+            chunk, position, start, limit, now, connection.born_host, index, term
         )
         if queues:
             store.put_records(records, queues, now)

@@ -14,6 +14,7 @@ from __future__ import annotations
 from typing import Final, NamedTuple, Protocol
 
 from pyromq.base.memo import Memo
+from pyromq.broker.inner_messages import GROUP_BUSY, NOT_AGREED
 from pyromq.broker.parts import BrokerParts
 from pyromq.broker.services.flow_control import REJECT_REQUEST
 from pyromq.protocol import names
@@ -199,6 +200,8 @@ class SendResponses:
                 ResponseCode.SYSTEM_ERROR,
                 f"create mapped file failed, server is busy or broken: {error.reason}",
             )
+        if status is PutStatus.OS_PAGECACHE_BUSY:
+            return RequestError(ResponseCode.SYSTEM_ERROR, f"{GROUP_BUSY} ({error.reason})")
         return RequestError(ResponseCode.SYSTEM_ERROR, f"{status.name}: {error.reason}")
 
 
@@ -266,12 +269,15 @@ def answers_after_wait(answers: bytes, outcome: AckOutcome) -> bytes:
     """Return the responses of a chunk that has waited for its fsync or for a replica.
 
     If that failed or took too long, successful sends get another code and keep their fields, as in
-    RocketMQ: the messages are in the log, and clients do not send them again.
+    RocketMQ: the messages are in the log, and clients do not send them again. If a raft group has
+    not agreed on the messages, the sends have failed.
     """
-    code = code_after_wait(outcome)
-    if code is ResponseCode.SUCCESS:
+    if outcome is AckOutcome.STORED:
         return answers
-    return with_code(answers, code, b"msgId")
+    failure = NOT_AGREED.get(outcome)
+    if failure is not None:
+        return with_code(answers, ResponseCode.SYSTEM_ERROR, b"msgId", failure)
+    return with_code(answers, code_after_wait(outcome), b"msgId")
 
 
 def code_after_wait(outcome: AckOutcome) -> ResponseCode:

@@ -184,7 +184,7 @@ class SlowSends:
             topic = self.check(connection, header)
             queue_id = queue_id_of(header, topic)
             encoder = self._store.encode_batch(
-                self._store.queue(topic.topic_name, queue_id),
+                self._store.tail(topic.topic_name, queue_id),
                 request.body,
                 self._make_batch_properties(header.properties or ""),
                 born_host,
@@ -194,7 +194,7 @@ class SlowSends:
             # Topic and settings may have changed meanwhile.
             topic = self.check(connection, header)
             sys_flag = _batch_flag(header, topic)
-            queue = self._store.queue(topic.topic_name, queue_id)
+            queue = self._store.tail(topic.topic_name, queue_id)
             offset = queue.next_offset
             physicals = self._store.put_encoded(
                 queue,
@@ -334,7 +334,7 @@ class SlowSends:
         if queue.topic == topic.topic_name:
             self._targets.add(topic, queue)
         elif queue.topic == names.SCHEDULE_TOPIC:
-            self._targets.add(topic, self._store.queue(topic_name, queue_id))
+            self._targets.add(topic, self._store.tail(topic_name, queue_id))
         # As in RocketMQ: the requested queue, but the real offset, which is one of another queue
         # if the message is delayed or a dead letter.
         return self._responses.sent(request, requested_queue_id, offset, [physical])
@@ -351,7 +351,7 @@ class SlowSends:
         if inner_count(request.body, MAX_BATCH_AT_ONCE + 1) > MAX_BATCH_AT_ONCE:
             raise LargeBatchError
         queue_id = queue_id_of(header, topic)
-        queue = self._store.queue(topic.topic_name, queue_id)
+        queue = self._store.tail(topic.topic_name, queue_id)
         offset = queue.next_offset
         physicals = self._store.put_batch(
             queue,

@@ -254,7 +254,7 @@ class DelayService:
             self._store.end_chunk()
             self._offsets.move(
                 {level.number: level.offset for level in self._moved},
-                self._store.max_physical_offset,
+                self._store.put_end,
             )
             self._moved.clear()
 
@@ -295,7 +295,7 @@ class DelayService:
     def _put(self, message: _Waiting) -> None:
         record = message.record
         self._store.put(
-            self._store.queue(message.topic, message.queue_id),
+            self._store.tail(message.topic, message.queue_id),
             record.body,
             record.raw_properties,
             java_hash(record.properties.get(TAGS, "")),

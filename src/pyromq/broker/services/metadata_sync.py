@@ -343,7 +343,10 @@ class MetadataSync:
         """Return the end of the master's log."""
         answer = await self._ask(address, RequestCode.GET_BROKER_RUNTIME_INFO)
         figures = await _decoded(answer, KVTable.decode)
-        log_end = parse_integer(figures.table.get("commitLogMaxOffset", ""), INT64)
+        table = figures.table
+        log_end = parse_integer(table.get("commitLogMaxOffset", ""), INT64)
+        # The leader of a raft group may have made progress with messages that are not committed.
+        log_end = max(log_end, parse_integer(table.get("raftPutEnd", "0"), INT64))
         if log_end < 0:
             raise CopyError(f"the log of the master ends at {log_end}")
         return log_end

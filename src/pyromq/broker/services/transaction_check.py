@@ -59,7 +59,7 @@ from pyromq.protocol.names import (
     TRANSACTION_HALF_TOPIC,
     TRANSACTION_OP_TOPIC,
 )
-from pyromq.protocol.wire.frame import RemotingCommand
+from pyromq.protocol.wire.frame import RemotingCommand, RequestError
 from pyromq.store.queues.consume_queue import split_entries
 from pyromq.store.results import PutError, PutStatus
 
@@ -237,7 +237,7 @@ class TransactionCheck:
 
     def _progress(self) -> _Progress:
         table = self._transactions
-        return _Progress(self._store.max_physical_offset, table.half_offset, table.op_offset)
+        return _Progress(self._store.put_end, table.half_offset, table.op_offset)
 
     # A round
 
@@ -276,7 +276,11 @@ class TransactionCheck:
             more = offset < current.end and await self._handle(offset, current, questions)
             if not more or loop.time() > deadline:
                 break
-        await self._writer.stored()
+        try:
+            await self._writer.stored()
+        except RequestError as error:  # a raft group has not agreed: its next leader continues
+            logger.warning("transaction check stopped: %s", error)
+            return False
         used = {self._ask(one, current) for one in questions}
         for connection in used:
             if connection is not None and connection.congested:

@@ -101,6 +101,11 @@ class DelayOffsetTable:
             return True
         return False
 
+    def drop_unsettled(self) -> None:
+        """Forget deliveries that may have no copies in the log: they are repeated."""
+        self._offsets, self._written = dict(self._safe), None
+        self._note.write(Progress(self._log_end, self._offsets))
+
     def save_if_changed(self) -> None:
         """Schedule a save of the safe offsets, unless they are saved."""
         if self._safe != self._saved:

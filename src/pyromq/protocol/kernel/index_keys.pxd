@@ -30,6 +30,7 @@ cdef class IndexKeys:
     # The last call of `read`
     cdef View log
     cdef i64 end_offset
+    cdef i64 prefix
     cdef i64 position
     cdef i64 count
     cdef i64 record_count

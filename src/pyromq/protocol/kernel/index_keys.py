@@ -90,8 +90,10 @@ class IndexKeys:
 
     # Keys of records
 
-    def read(self, log: object, start: int, end_offset: int) -> tuple:
+    def read(self, log: object, start: int, end_offset: int, prefix: int = 0) -> tuple:
         """Collect the keys of the records from `start` on, without those below `end_offset`.
+
+        `prefix` is the number of bytes before each record that belong to something else.
 
         Return the end of the last record read; the number of complete records and of their keys;
         whether the last record added no key; and the size of the next record if it is for the
@@ -103,6 +105,7 @@ class IndexKeys:
             self.log.size = self.log_buffer.len
             self.position = start
             self.end_offset = end_offset
+            self.prefix = prefix
             self.count = 0
             self.record_count = 0
             self.odd_size = 0
@@ -128,12 +131,11 @@ class IndexKeys:
         """Read records until there is one that cannot be read."""
         record: Record
         while True:
-            size = record_size(self.log, self.position, self.log.size, cython.address(LAYOUT))
+            start = self.position + self.prefix
+            size = record_size(self.log, start, self.log.size, cython.address(LAYOUT))
             if size == 0:
                 return
-            if read_record(
-                self.log, self.position, size, cython.address(LAYOUT), cython.address(record)
-            ):
+            if read_record(self.log, start, size, cython.address(LAYOUT), cython.address(record)):
                 before = self.count
                 if not self.add_record(cython.address(record)):
                     if not self.is_full or before == 0:
@@ -142,7 +144,7 @@ class IndexKeys:
                     return
                 self.record_count += 1
                 self.is_last_without = self.count == before
-            self.position += size
+            self.position = start + size
 
     def add_record(self, record):
         """Add the keys of a complete record; return False if it must wait or is for Python."""

@@ -38,6 +38,7 @@ cdef class PieceExaminer:
     cdef i64 base
     cdef bint check_crc
     cdef i64 in_segment
+    cdef i64 prefix
     cdef i64 position
     cdef i64 record_count
     cdef i64 row_count

@@ -90,8 +90,12 @@ class PieceExaminer:
         free(self.offsets)
         free(self.entries.data)
 
-    def examine(self, data: object, base: int, check_crc: bool, in_segment: int) -> tuple:
+    def examine(
+        self, data: object, base: int, check_crc: bool, in_segment: int, prefix: int = 0
+    ) -> tuple:
         """Check the records that start at `data`, whose first byte has physical offset `base`.
+
+        `prefix` is the number of bytes before each record that belong to something else.
 
         `in_segment` is its position in the segment if properties are checked for sectors that were
         never written, else -1. Return the end of the valid records; whether the record there is
@@ -106,6 +110,7 @@ class PieceExaminer:
             self.base = base
             self.check_crc = check_crc
             self.in_segment = in_segment
+            self.prefix = prefix
             with cython.nogil:
                 self.examine_all()
                 self.group()
@@ -132,20 +137,21 @@ class PieceExaminer:
         self.is_odd = False
         memset(self.slots, 0, SLOTS_SIZE * cython.sizeof(u32))
         while self.record_count < MAX_RECORDS:
-            size = record_size(self.data, self.position, self.data.size, cython.address(LAYOUT))
+            start = self.position + self.prefix
+            size = record_size(self.data, start, self.data.size, cython.address(LAYOUT))
             if size == 0:
                 return
             if not read_record(
-                self.data, self.position, size, cython.address(LAYOUT), cython.address(record)
+                self.data, start, size, cython.address(LAYOUT), cython.address(record)
             ) or not self.is_valid(cython.address(record)):
                 self.is_bad = True
                 return
             is_visible = record.sys_flag & TRANSACTION_MASK in (TRANSACTION_NOT, TRANSACTION_COMMIT)
             if is_visible and not self.add_row(cython.address(record)):
                 return
-            self.starts[self.record_count] = self.position
+            self.starts[self.record_count] = start
             self.record_count += 1
-            self.position += size
+            self.position = start + size
 
     def is_valid(self, record):
         """Whether a record is where it should be, and was written completely."""

@@ -8,4 +8,5 @@ class PieceExaminer:
         base: int,
         check_crc: bool,
         in_segment: int,
+        prefix: int = 0,
     ) -> tuple[int, bool, bytes, list[tuple[bytes, int, int, bool]] | None, bytes, bytes]: ...

@@ -2,6 +2,7 @@
 
 cimport cython
 
+from pyromq.protocol.kernel.inner_messages cimport InnerLayout
 from pyromq.protocol.kernel.queue_table cimport Queue, QueueTable
 from pyromq.protocol.kernel.raw cimport Area, View, i64, u32
 from pyromq.protocol.kernel.request_header cimport Text
@@ -73,6 +74,10 @@ cdef class Sends:
     cdef i64 store_timestamp
     cdef i64 position
     cdef i64 limit
+    # Entries of a raft group's log: bytes before each record, and numbers of the first one
+    cdef i64 prefix
+    cdef i64 entry_index
+    cdef i64 entry_term
     cdef i64 put_count
     cdef i64 response_end
     # This frame
@@ -86,9 +91,10 @@ cdef class Sends:
     cdef bint send(self, i64 body, i64 end)
     cdef i64 write_properties(self, i64 at, Properties* properties) noexcept
     cdef bint send_batch(self, i64 body, i64 end)
-    cdef i64 put_inner(self, i64 at, i64 end, View shared, i64 physical, i64 offset) noexcept
+    cdef i64 put_inner(self, i64 at, i64 end, View shared, i64 position, i64 offset) noexcept
     cdef i64 write_head(self, i64 at, i64 size, i64 crc, i64 flag, i64 offset, i64 physical, i64 body_size) noexcept
     cdef i64 write_topic(self, i64 at) noexcept
+    cdef i64 write_entry(self, i64 at, i64 position, i64 size) noexcept
     cdef bint has_room(self, i64 count, i64 size) noexcept
     cdef void add_put(self, i64 physical, i64 size, i64 tags_code) noexcept
     cdef void commit(self, i64 count) noexcept
@@ -100,17 +106,15 @@ cdef class Sends:
     cdef View keep(self, bytes data)
 
 cdef i64 number_in(View view, Text text) noexcept
-cdef i64 batch_count(View view, i64 at, i64 end) noexcept
-cdef i64 inner_end(View view, i64 at, i64 end) noexcept
-cdef i64 write_hex(Area area, i64 at, i64 value) noexcept
-cdef i64 write_sized_decimal(Area area, i64 at, i64 value) noexcept
 
 # Layouts and names, set at import from the modules that define them.
 cdef i64 MAGIC, CRC_MASK, HEAD_SIZE, HOST_SIZE_V4
-cdef i64 INNER_HEAD_SIZE, INNER_FIXED_SIZE, INNER_FLAG, INNER_BODY_LENGTH
+cdef InnerLayout INNER
+cdef i64 INNER_FLAG
 cdef i64 ENTRY_SIZE, MAX_PROPERTIES, LENGTH_SIZE
 cdef i64 PREFIX_SIZE, TOTAL_SIZE, HEADER_LENGTH_MASK, RESPONSE, ONEWAY
 cdef i64 SEND, SEND_V2, SEND_BATCH, BORN_HOST_V6, SPECIAL_FLAGS
 cdef i64 MAX_FRAME
+cdef i64 ENTRY_HEADER_SIZE, MAX_ENTRY_SIZE
 cdef View TAGS, TRUE, FALSE
 cdef i64 ID_DIGITS

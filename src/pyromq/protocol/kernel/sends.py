@@ -17,6 +17,8 @@ the records before it calls `reset`. A queue has `next_offset` and `room`. Not t
 import cython
 from cython.cimports.libc.stdlib import calloc, free
 from cython.cimports.pyromq.protocol.kernel.checksum import crc32, fill_crc_tables
+from cython.cimports.pyromq.protocol.kernel.entries import write_entry_header
+from cython.cimports.pyromq.protocol.kernel.inner_messages import batch_count, fill_inner_layout
 from cython.cimports.pyromq.protocol.kernel.queue_table import QueueTable
 from cython.cimports.pyromq.protocol.kernel.raw import (
     area_of,
@@ -25,7 +27,6 @@ from cython.cimports.pyromq.protocol.kernel.raw import (
     faults,
     is_at,
     read8,
-    read16,
     read32,
     read_only,
     view_of,
@@ -34,7 +35,6 @@ from cython.cimports.pyromq.protocol.kernel.raw import (
     write32,
     write64,
     write_all,
-    write_word,
 )
 from cython.cimports.pyromq.protocol.kernel.send_header import (
     BATCH,
@@ -50,26 +50,25 @@ from cython.cimports.pyromq.protocol.kernel.send_header import (
 )
 from cython.cimports.pyromq.protocol.kernel.text import (
     NONE,
-    hex_word,
     parse_number,
     tags_code_of,
     write_decimal,
+    write_hex,
+    write_sized_decimal,
 )
 
-from pyromq.protocol.message import crc, message_id, record, sysflag, units
+from pyromq.protocol.message import crc, entry, message_id, record, sysflag, units
 from pyromq.protocol.message import properties as names
 from pyromq.protocol.wire import frame
 from pyromq.protocol.wire.codes import RequestCode
 
 fill_crc_tables()
+fill_inner_layout(cython.address(INNER))
 
 MAGIC = record.MESSAGE_MAGIC
 CRC_MASK = crc.CRC_MASK
 HEAD_SIZE = record.HEAD_SIZE_V4
 HOST_SIZE_V4 = message_id.HOST_SIZE_V4
-INNER_HEAD_SIZE = record.INNER_HEAD_SIZE
-INNER_FIXED_SIZE = record.INNER_FIXED_SIZE
-INNER_BODY_LENGTH = record.INNER_BODY_LENGTH
 INNER_FLAG = record.INNER_BODY_LENGTH - 4
 LENGTH_SIZE = record.PROPERTIES_LENGTH.size
 ENTRY_SIZE = units.CONSUME_QUEUE_ENTRY_SIZE
@@ -85,6 +84,8 @@ SEND_BATCH = RequestCode.SEND_BATCH_MESSAGE
 BORN_HOST_V6 = sysflag.BORN_HOST_V6
 SPECIAL_FLAGS = sysflag.TRANSACTION_MASK | sysflag.HOST_MASK
 MAX_FRAME = frame.MAX_FRAME
+ENTRY_HEADER_SIZE = entry.ENTRY_HEADER_SIZE
+MAX_ENTRY_SIZE = entry.MAX_ENTRY_SIZE
 
 # The owners of the bytes of module-level views.
 _tags, _true, _false = names.TAGS_START.encode(), b"true", b"false"
@@ -189,10 +190,14 @@ class Sends:
         limit: int,
         store_timestamp: int,
         born_host: bytes,
+        entry_index: int = -1,
+        entry_term: int = -1,
     ) -> tuple:
         """Serve the plain sends from `start` on.
 
-        The first record goes to physical offset `position`, no record may end above `limit`.
+        The first record goes to physical offset `position`, no record may end above `limit`. With
+        a term, each record is the body of an entry (`protocol.message.entry`), the first of which
+        has this index and goes to `position`.
         Return the end of the last frame served; the records, valid until `reset`; a list of each
         queue with its packed entries and their number; and the responses.
         """
@@ -203,6 +208,9 @@ class Sends:
         self.store_timestamp = store_timestamp
         self.position = position
         self.limit = limit
+        self.prefix = ENTRY_HEADER_SIZE if entry_term >= 0 else 0
+        self.entry_index = entry_index
+        self.entry_term = entry_term
         self.put_count = 0
         self.response_end = 0
         first_record = self.records_end
@@ -314,20 +322,22 @@ class Sends:
         size = self.head_size + body_size + 1 + queue.topic.size + LENGTH_SIZE + properties_size
         if properties_size > MAX_PROPERTIES or size > self.max_record or not self.has_room(1, size):
             return False
+        physical = self.position + self.prefix
+        at = self.write_entry(self.records_end, self.position, size)
         at = self.write_head(
-            self.records_end,
+            at,
             size,
             crc32(self.chunk, body, body_size),
             message.flag,
             queue.next_offset,
-            self.position,
+            physical,
             body_size,
         )
         at = copy(self.records, at, self.chunk, body, body_size)
         at = self.write_topic(at)
         at = write16(self.records, at, properties_size)
         self.write_properties(at, cython.address(properties))
-        self.add_put(self.position, size, properties.tags_code)
+        self.add_put(physical, size, properties.tags_code)
         self.commit(1)
         self.respond(self.put_count - 1, 1, queue.next_offset - 1)
         return True
@@ -346,7 +356,7 @@ class Sends:
     def send_batch(self, body, end):
         """Put all messages of a batch and its response; return False if any is not plain."""
         queue = self.queue
-        count = batch_count(self.chunk, body, end)
+        count = batch_count(self.chunk, body, end, cython.address(INNER))
         if count < 1 or count > self.max_batch_count or end - body > self.max_body:
             return False
         if not self.header.take_text(self.fields[PROPERTIES].start, self.fields[PROPERTIES].end):
@@ -362,34 +372,34 @@ class Sends:
         if tags_code_of(shared, 0, shared.size, TAGS) != 0:
             return False
         per_message = (
-            self.head_size + 1 + queue.topic.size + LENGTH_SIZE + shared.size + 1 - INNER_FIXED_SIZE
+            self.head_size + 1 + queue.topic.size + LENGTH_SIZE + shared.size + 1 - INNER.fixed_size
         )
         size = end - body + count * per_message
         if size > self.max_batch_size or not self.has_room(count, size):
             return False
         first, first_record = self.put_count, self.records_end
         offset = queue.next_offset
-        physical = self.position
+        position = self.position
         at = body
         while at < end:
             following = at + read32(self.chunk, at)
             written = self.put_inner(
-                at, following, shared, physical, offset + self.put_count - first
+                at, following, shared, position, offset + self.put_count - first
             )
             if written == 0:
                 self.put_count, self.records_end = first, first_record
                 return False
-            physical += written
+            position += written
             at = following
         self.records_end = first_record
         self.commit(count)
         self.respond(first, count, offset)
         return True
 
-    def put_inner(self, at, end, shared, physical, offset):
-        """Write one message of a batch; return the size of its record, 0 if it is not plain."""
-        body_size = read32(self.chunk, at + INNER_BODY_LENGTH)
-        body = at + INNER_HEAD_SIZE
+    def put_inner(self, at, end, shared, position, offset):
+        """Write one message of a batch; return the bytes written, 0 if it is not plain."""
+        body_size = read32(self.chunk, at + INNER.body_length)
+        body = at + INNER.head_size
         own = body + body_size + LENGTH_SIZE
         tags_code = tags_code_of(self.chunk, own, end, TAGS)
         is_joined = end > own and shared.size > 0 and read8(self.chunk, end - 1) != 2
@@ -398,8 +408,12 @@ class Sends:
             return 0
         topic_size = self.queue.topic.size
         size = self.head_size + body_size + 1 + topic_size + LENGTH_SIZE + properties_size
+        if self.prefix + size > MAX_ENTRY_SIZE:
+            return 0
+        physical = position + self.prefix
+        place = self.write_entry(self.records_end, position, size)
         place = self.write_head(
-            self.records_end,
+            place,
             size,
             crc32(self.chunk, body, body_size),
             read32(self.chunk, at + INNER_FLAG),
@@ -415,9 +429,16 @@ class Sends:
             place = write8(self.records, place, 2)
         self.records_end = write_all(self.records, place, shared)
         self.add_put(physical, size, tags_code)
-        return size
+        return self.prefix + size
 
     # Records
+
+    def write_entry(self, at, position, size):
+        """Write the header of the entry for a record, if there are entries; return its end."""
+        if self.prefix == 0:
+            return at
+        index = self.entry_index + self.put_count
+        return write_entry_header(self.records, at, index, self.entry_term, position, size)
 
     def write_head(self, at, size, body_crc, flag, offset, physical, body_size):
         """Write fields 1 to 14 and bodyLength of a record; return their end."""
@@ -446,6 +467,7 @@ class Sends:
     def has_room(self, count, size):
         """Whether log, queue and all scratch buffers have room for these messages."""
         response_size = self.response_size + count * (self.id_prefix.size + ID_DIGITS + 1)
+        size += count * self.prefix
         return (
             size <= self.limit - self.position
             and size <= self.records.size - self.records_end
@@ -467,8 +489,8 @@ class Sends:
         """Make the last `count` messages count."""
         queue = self.queue
         for number in range(self.put_count - count, self.put_count):
-            self.position += self.puts[number].size
-            self.records_end += self.puts[number].size
+            self.position += self.prefix + self.puts[number].size
+            self.records_end += self.prefix + self.puts[number].size
         queue.next_offset += count
         queue.count += count
 
@@ -561,40 +583,3 @@ class Sends:
 def number_in(view, text):
     """Return the number that fills a text, or NONE."""
     return parse_number(view, text.start, text.end) if text.start >= 0 else NONE
-
-
-def batch_count(view, at, end):
-    """Return the number of messages in a batch, or -1 if one is malformed."""
-    count: cython.longlong = 0
-    while at < end:
-        at = inner_end(view, at, end)
-        if at < 0:
-            return -1
-        count += 1
-    return count
-
-
-def inner_end(view, at, end):
-    """Return the end of the inner message at `at`, or -1 if its lengths contradict each other."""
-    if end - at < INNER_FIXED_SIZE:
-        return -1
-    size = read32(view, at)
-    body_size = read32(view, at + INNER_BODY_LENGTH)
-    if size > end - at or body_size > size - INNER_FIXED_SIZE:
-        return -1
-    own_size = read16(view, at + INNER_HEAD_SIZE + body_size)
-    return at + size if own_size == size - INNER_FIXED_SIZE - body_size else -1
-
-
-def write_hex(area, at, value):
-    """Write 16 hexadecimal digits; return their end."""
-    write_word(area, at, hex_word(cython.cast(u32, value >> 32)))
-    write_word(area, at + 8, hex_word(cython.cast(u32, value)))
-    return at + ID_DIGITS
-
-
-def write_sized_decimal(area, at, value):
-    """Write the length of a number's text and the text; return its end."""
-    end = write_decimal(area, at + 4, value)
-    write32(area, at, end - at - 4)
-    return end

@@ -35,4 +35,6 @@ class Sends:
         limit: int,
         store_timestamp: int,
         born_host: bytes,
+        entry_index: int = -1,
+        entry_term: int = -1,
     ) -> tuple[int, memoryview | bytes, list[tuple[Queue, bytes, int]], bytes]: ...

@@ -189,6 +189,22 @@ def record_starts(buffer: Buffer, offset: int = 0, end: int | None = None) -> tu
     return np.concatenate(found), position
 
 
+def framed_starts(buffer: Buffer, prefix: int) -> tuple[Longs, int]:
+    """Return the same as `record_starts` for records with `prefix` bytes before each."""
+    if not prefix:
+        return record_starts(buffer)
+    starts: list[int] = []
+    unpack, end, position = BLANK.unpack_from, len(buffer), 0
+    while position + prefix + _MIN_RECORD <= end:
+        start = position + prefix
+        total_size, magic = unpack(buffer, start)
+        if magic != MESSAGE_MAGIC or total_size < _MIN_RECORD or start + total_size > end:
+            break
+        starts.append(start)
+        position = start + total_size
+    return np.array(starts, np.int64), position
+
+
 def _equal_records_at_head(buffer: Buffer, offset: int, end: int) -> Longs:
     """Return the starts of the first records, if many of them have one size; else nothing."""
     if 0 <= offset <= end - _MIN_BYTES_TO_SEARCH:

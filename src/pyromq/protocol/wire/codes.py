@@ -116,6 +116,7 @@ class RequestCode(IntEnum):
     # Requests of pyromq, unknown to RocketMQ. Only a JSON header can hold such a number.
     PROMOTE_BROKER = 70001
     GET_REPLICATION_STATUS = 70003
+    TRANSFER_LEADERSHIP = 70005
 
     # Between pyromq's own brokers; RocketMQ's refuse them. They fit into JSON headers only.
 

@@ -68,9 +68,16 @@ def decode(data: bytes) -> Header:
     return header
 
 
-def with_code(header: bytes, code: int) -> bytes:
-    """Return an encoded header of code 0 with another code; any other unchanged."""
-    return _CODE.pack(code) + header[2:] if header.startswith(b"\0\0") else header
+def with_code(header: bytes, code: int, remark: str = "") -> bytes:
+    """Return an encoded header of code 0 and no remark with another code; any other unchanged."""
+    if not header.startswith(b"\0\0"):
+        return header
+    if not remark:
+        return _CODE.pack(code) + header[2:]
+    text = remark.encode()
+    at = FIXED_SIZE
+    rest = header[at + _LENGTH_SIZE :]
+    return b"".join((_CODE.pack(code), header[2:at], _LENGTH.pack(len(text)), text, rest))
 
 
 def encode(

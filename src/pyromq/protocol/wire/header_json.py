@@ -52,9 +52,15 @@ def encode(
     return orjson.dumps(header)
 
 
-def with_code(header: bytes, code: int) -> bytes:
-    """Return a header that `encode` made with code 0, with another code; any other unchanged."""
-    return b'{"code":%d,' % code + header[10:] if header.startswith(b'{"code":0,') else header
+def with_code(header: bytes, code: int, remark: str = "") -> bytes:
+    """Return a header that `encode` made with code 0 and no remark, with another code.
+
+    Any other header is returned unchanged.
+    """
+    if not header.startswith(b'{"code":0,'):
+        return header
+    text = b'"remark":%b,' % orjson.dumps(remark) if remark else b""
+    return b'{"code":%d,%b' % (code, text) + header[10:]
 
 
 def pieces(header: bytes, values: Sequence[str]) -> list[bytes]:

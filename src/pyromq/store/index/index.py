@@ -49,9 +49,9 @@ from pyromq.protocol.message.bulk import (
     Longs,
     RecordColumns,
     Spans,
+    framed_starts,
     read_columns,
     read_parts,
-    record_starts,
 )
 from pyromq.protocol.message.joined_properties import JoinedProperties, last_property
 from pyromq.protocol.message.properties import KEYS, UNIQ_KEY
@@ -175,14 +175,15 @@ class KeyIndex:
         else:
             self._put_many(buffer, np.asarray(starts, np.int64))
 
-    def put_span(self, span: Buffer) -> int:
+    def put_span(self, span: Buffer, prefix: int = 0) -> int:
         """Index the consecutive records at the start of `span`; return where the last one ends.
 
-        Among 100 records, one costs about 0.3 µs with the kernel. Errors are those of `put`.
+        `prefix` is the number of bytes before each record (`protocol.message.entry`). Among 100
+        records, one costs about 0.3 µs with the kernel. Errors are those of `put`.
         """
         keys = self._keys
         if keys is None:
-            starts, end = record_starts(span)
+            starts, end = framed_starts(span, prefix)
             if starts.size:
                 self.put(span, starts)
             return end
@@ -190,13 +191,13 @@ class KeyIndex:
             raise ValueError(f"the key index in {self._directory} is closed")
         position = 0
         while True:
-            found = keys.read(span, position, self.end_offset)
+            found = keys.read(span, position, self.end_offset, prefix)
             position, records, count, is_last_without, odd_size = found
             if records:
                 self._append_read(keys, count, is_last_without=is_last_without)
             if odd_size:
-                self._put_few(span, (position,))
-                position += odd_size
+                self._put_few(span, (position + prefix,))
+                position += prefix + odd_size
             elif not records:
                 return position
 

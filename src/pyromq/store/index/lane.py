@@ -117,6 +117,7 @@ class IndexLane:
         log = self._log
         if self._first_size(self._indexed_to) >= _MIN_MAPPED_RECORD:
             return
+        prefix = log.framing_at(self._indexed_to).prefix
         size = _MAX_COPIED_SIZE
         # Each with room for the beginning of a record that ends in the next copy.
         buffers = [memoryview(bytearray(_MAX_CARRIED + size)) for _ in range(2)]
@@ -132,7 +133,7 @@ class IndexLane:
                 begin = _MAX_CARRIED - len(carried)
                 buffers[0][begin:_MAX_CARRIED] = carried
                 span = buffers[0][begin : _MAX_CARRIED + copied]
-                end = index.put_span(span)
+                end = index.put_span(span, prefix)
                 self._indexed_to += end
                 carried = bytes(span[end:])
                 if is_last or not end or len(carried) > _MAX_CARRIED:
@@ -142,8 +143,9 @@ class IndexLane:
     def _index_next(self, index: KeyIndex) -> None:
         log = self._log
         offset = self._indexed_to
+        framing = log.framing_at(offset)
         data = self._read(offset)
-        end = index.put_span(data)
+        end = index.put_span(data, framing.prefix)
         if end:
             self._indexed_to = offset + end
             return
@@ -154,11 +156,12 @@ class IndexLane:
             self._indexed_to = max(first, log.segment_after(offset))
             return
         # Either the blank record at a segment's end, or a record larger than one read.
-        size, magic = peek(data[:BLANK_SIZE])
+        size, magic = peek(data[framing.prefix : framing.prefix + BLANK_SIZE])
+        size += framing.prefix
         if magic != MESSAGE_MAGIC or offset + size > log.watermarks.written:
             self._indexed_to = log.segment_after(offset)
             return
-        index.put_span(log.read(offset, size))
+        index.put_span(log.read(offset, size), framing.prefix)
         self._indexed_to = offset + size
 
     def _read(self, offset: int) -> memoryview:
@@ -175,7 +178,8 @@ class IndexLane:
         return room[: log.read_into(offset, room)]
 
     def _first_size(self, offset: int) -> int:
-        return peek(self._log.read(offset, BLANK_SIZE))[0]
+        log = self._log
+        return peek(log.read(offset + log.framing_at(offset).prefix, BLANK_SIZE))[0]
 
 
 def delay_after(size: int) -> float:

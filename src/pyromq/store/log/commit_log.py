@@ -18,6 +18,7 @@ Owned by the loop's thread. Other threads only read below `written`.
 from __future__ import annotations
 
 import logging
+import sys
 import threading
 from collections.abc import Sequence
 from pathlib import Path
@@ -25,6 +26,7 @@ from typing import Final
 
 from pyromq.base.descriptors import ShortageError
 from pyromq.base.sizes import KIB, MIB
+from pyromq.protocol.message.entry import ENTRIES, RECORDS, Framing
 from pyromq.protocol.message.record import BLANK, BLANK_MAGIC, BLANK_SIZE
 from pyromq.store.log.allocation import AHEAD, RESERVE_STEP, AllocationService
 from pyromq.store.log.mapped_file import MappedFile
@@ -51,6 +53,7 @@ class CommitLog:
     __slots__ = (
         "_allocation",
         "_commit_lock",
+        "_entries_from",
         "_file",
         "_open_files",
         "_pool",
@@ -83,6 +86,8 @@ class CommitLog:
             directory, segment_size, directory_for=self.segments.directory_for, warm=warm, pool=pool
         )
         self._pool = pool
+        #: From here on, records are the bodies of entries (`agreed_log`).
+        self._entries_from = sys.maxsize
         self._commit_lock = threading.Lock()
         self._file: MappedFile | None = None
         #: Pages below this offset were dropped from this process's memory.
@@ -133,12 +138,21 @@ class CommitLog:
                 logger.error("no room for %d bytes in %s: %s", size, self.segments.directory, error)
             raise PutError(PutStatus.CREATE_MAPEDFILE_FAILED, str(error)) from error
 
+    def reserve(self, sizes: Sequence[int]) -> list[int]:
+        """Return where entries of these sizes go; only in a raft group. Raises PutError."""
+        raise NotImplementedError
+
     def append(self, records: bytes | memoryview, store_timestamp: int) -> None:
         """Copy whole records, for which there is room, to the end of the log."""
         file, end = self._file, self.watermarks.written
         assert file is not None
         file.write(end - file.base, records)
         self.watermarks.move_written(end + len(records), store_timestamp)
+
+    @property
+    def append_position(self) -> int:
+        """Return where the next append goes."""
+        return self.watermarks.written
 
     @property
     def is_empty(self) -> bool:
@@ -218,6 +232,14 @@ class CommitLog:
                 data = self.read(offset, len(part))
                 part[: len(data)] = data
                 return len(data)
+
+    def framing_at(self, offset: int) -> Framing:
+        """Return what is around the records of the segment that holds `offset`."""
+        return ENTRIES if offset >= self._entries_from else RECORDS
+
+    def take_first(self) -> MappedFile:
+        """Detach and return the first segment, for the caller to remove."""
+        return self.segments.take_first()
 
     def commit(self) -> None:
         """Write all written bytes from the pool's buffers to the files. Raises OSError.

@@ -19,6 +19,7 @@ from pyromq.protocol.kernel import load
 from pyromq.protocol.message import bulk
 from pyromq.protocol.message.bulk import Longs, RecordColumns
 from pyromq.protocol.message.delay import DelayLevels
+from pyromq.protocol.message.entry import RECORDS, Framing
 from pyromq.protocol.message.unit_arrays import CONSUME_QUEUE_DTYPE
 from pyromq.store.recovery.dispatch import QueueRun, queue_runs, usable_runs
 
@@ -136,24 +137,34 @@ class Examiner:
         kernel = load("log_piece")
         self._kernel: PieceExaminer | None = None if kernel is None else kernel.PieceExaminer()
 
-    def examine(self, base: int, data: memoryview) -> Examined:
+    def examine(self, base: int, data: memoryview, framing: Framing = RECORDS) -> Examined:
         """Return the valid records that `data` starts with, perhaps not all at once."""
         if self._kernel is not None:
-            return examine_with_kernel(self._kernel, base, data, self._rules)
-        starts, end = bulk.record_starts(data)
+            return examine_with_kernel(self._kernel, base, data, self._rules, framing)
+        starts, end = bulk.framed_starts(data, framing.prefix)
         if not starts.size:
             return Examined(LogPiece(base, data[:0], starts, self._rules), 0, False)
         piece = LogPiece(base, data[:end], starts, self._rules).examine()
         is_bad = piece.starts.size < starts.size
-        return Examined(piece, int(starts[piece.starts.size]) if is_bad else end, is_bad)
+        if is_bad:
+            end = int(starts[piece.starts.size]) - framing.prefix
+        return Examined(piece, end, is_bad)
 
 
 def examine_with_kernel(
-    examiner: PieceExaminer, base: int, data: memoryview, rules: Rules
+    examiner: PieceExaminer,
+    base: int,
+    data: memoryview,
+    rules: Rules,
+    framing: Framing = RECORDS,
 ) -> Examined:
     """Return the valid records that `data` starts with; as many as the kernel takes at once."""
     end, is_bad, packed_starts, queues, packed_offsets, packed_entries = examiner.examine(
-        data, base, rules.check_crc, base % rules.segment_size if rules.after_crash else -1
+        data,
+        base,
+        rules.check_crc,
+        base % rules.segment_size if rules.after_crash else -1,
+        framing.prefix,
     )
     starts = np.frombuffer(packed_starts, np.int64)
     if queues is None:

@@ -29,6 +29,7 @@ import numpy as np
 from pyromq.protocol.message.delay import DelayLevels
 from pyromq.protocol.message.record import HEAD_SIZE_V4, MESSAGE_MAGIC, peek
 from pyromq.store.index.index import KeyIndex
+from pyromq.store.log.agreed_log import AgreedLog
 from pyromq.store.log.commit_log import CommitLog
 from pyromq.store.queues import lookup
 from pyromq.store.queues.consume_queue import ConsumeQueue
@@ -69,25 +70,10 @@ def recover(
     log.watermarks.assume_written(log.segments.end_offset)
     restorer = _QueueRestorer(log, queues, queue_of, delay_levels, topics)
     # Steps 1 and 2: choose where to start, and prepare the queues.
-    if crash_checkpoint is None:
-        start = _start_after_clean_stop(log, restorer, damaged or {})
-    else:
-        start = _start_after_crash(log, restorer, damaged or {}, crash_checkpoint)
-        logger.warning("unclean shutdown: checking the log from %d", start.walk_from)
+    start = _start(log, restorer, damaged or {}, crash_checkpoint)
     walked = [file for file in files if file.base >= start.walk_from]
     # Step 3: walk the log, and dispatch what the queues lack.
-    walk = LogWalk(
-        log,
-        start.walk_from,
-        delay_levels=delay_levels,
-        check_crc=check_crc,
-        after_crash=crash_checkpoint is not None,
-        on_progress=ProgressLog("checking the log", start.walk_from, log.watermarks.written),
-    )
-    with contextlib.closing(iter(walk)) as pieces:
-        for piece in pieces:
-            restorer.dispatch(piece, start.dispatched)
-    end = walk.end
+    end = _walk(log, restorer, start, delay_levels, crash_checkpoint, check_crc=check_crc)
     # Step 4: truncate.
     _zero_after(log, end)
     log.segments.drop_after(end)
@@ -107,6 +93,71 @@ def recover(
             end,
         )
     return end, min(end, max(log.min_offset, start.dispatched))
+
+
+def recover_agreed(
+    log: AgreedLog,
+    queues: Mapping[tuple[str, int], ConsumeQueue],
+    queue_of: QueueOf,
+    *,
+    crash_checkpoint: int | None,
+    delay_levels: DelayLevels,
+    damaged: MutableMapping[ConsumeQueue, str] | None = None,
+    topics: frozenset[str] | None = None,
+) -> tuple[int, int]:
+    """Do the same for a member of a raft group, whose log has recovered its entries.
+
+    Only committed entries are dispatched. Those that the queues have were committed, even if the
+    log's checkpoint is older. The rest of the log is for the group to decide on.
+    """
+    entries = log.entries
+    log.watermarks.assume_written(entries.written)
+    restorer = _QueueRestorer(log, queues, queue_of, delay_levels, topics)
+    start = _start(log, restorer, damaged or {}, crash_checkpoint)
+    entries.commit_below(restorer.known_end)
+    committed = max(entries.committed_position, entries.begin_position)
+    log.watermarks.assume_written(committed)
+    end = _walk(log, restorer, start, delay_levels, crash_checkpoint, check_crc=False)
+    log.watermarks.assume_written(end)
+    restorer.finish(end)
+    return end, min(end, max(log.min_offset, start.dispatched))
+
+
+def _start(
+    log: CommitLog,
+    restorer: _QueueRestorer,
+    damaged: Mapping[ConsumeQueue, str],
+    crash_checkpoint: int | None,
+) -> _Start:
+    if crash_checkpoint is None:
+        return _start_after_clean_stop(log, restorer, damaged)
+    start = _start_after_crash(log, restorer, damaged, crash_checkpoint)
+    logger.warning("unclean shutdown: checking the log from %d", start.walk_from)
+    return start
+
+
+def _walk(
+    log: CommitLog,
+    restorer: _QueueRestorer,
+    start: _Start,
+    delay_levels: DelayLevels,
+    crash_checkpoint: int | None,
+    *,
+    check_crc: bool,
+) -> int:
+    """Dispatch what the queues lack; return the end of the log."""
+    walk = LogWalk(
+        log,
+        start.walk_from,
+        delay_levels=delay_levels,
+        check_crc=check_crc,
+        after_crash=crash_checkpoint is not None,
+        on_progress=ProgressLog("checking the log", start.walk_from, log.watermarks.written),
+    )
+    with contextlib.closing(iter(walk)) as pieces:
+        for piece in pieces:
+            restorer.dispatch(piece, start.dispatched)
+    return walk.end
 
 
 class _Start(NamedTuple):
@@ -152,9 +203,9 @@ def first_unsafe_segment(log: CommitLog, checkpoint: int) -> int:
     """Return the index of the newest segment that started at or before the checkpoint."""
     files = log.segments.files
     for index in range(len(files) - 1, 0, -1):
-        base = files[index].base
-        _, magic = peek(log.read(base, HEAD_SIZE_V4))
-        stored = lookup.store_timestamp(log, base, HEAD_SIZE_V4)
+        first = files[index].base + log.framing_at(files[index].base).prefix
+        _, magic = peek(log.read(first, HEAD_SIZE_V4))
+        stored = lookup.store_timestamp(log, first, HEAD_SIZE_V4)
         if magic == MESSAGE_MAGIC and stored and 0 < stored <= checkpoint:
             return index
     return 0
@@ -187,6 +238,8 @@ class _QueueRestorer:
         #: Where the last record of each queue ended before the walk. Noted while the queue's file
         #: is mapped: mapping all of them again takes a quarter of the start-up time.
         self._ends: dict[ConsumeQueue, int] = {}
+        #: The end of the last record that a queue had, before any entry was dropped.
+        self.known_end = 0
 
     def prepare(self, damaged: Mapping[ConsumeQueue, str], *, keep_below: int | None) -> None:
         """Find the ends of the queues; drop damaged ones, and entries from `keep_below` on."""
@@ -196,6 +249,7 @@ class _QueueRestorer:
             if queue in self._damaged:
                 continue
             queue.recover()
+            self.known_end = max(self.known_end, queue.last_physical_offset())
             if keep_below is not None:
                 queue.truncate(keep_below)
             queue.correct_min_offset(self._log.min_offset)
@@ -296,4 +350,4 @@ def index_from(log: CommitLog, index: KeyIndex, dispatched_from: int, *, clean: 
     last = lookup.record_at(log, index.end_offset)
     if last is None:
         return max(log.min_offset, dispatched_from)
-    return index.end_offset + (len(last) if clean else 0)
+    return index.end_offset + (len(last) if clean else -log.framing_at(index.end_offset).prefix)

@@ -30,7 +30,7 @@ from pyromq.base.sizes import MIB
 from pyromq.protocol.kernel import load
 from pyromq.protocol.message import bulk
 from pyromq.protocol.message.delay import DelayLevels
-from pyromq.protocol.message.record import BLANK_MAGIC, BLANK_SIZE, peek
+from pyromq.protocol.message.entry import RECORDS, Framing
 from pyromq.store.log.commit_log import CommitLog
 from pyromq.store.log.mapped_file import MappedFile
 from pyromq.store.queues import lookup
@@ -92,7 +92,11 @@ class LogWalk:
         kernel = load("log_piece")
         if kernel is not None:
             return self._examined_by_kernel(kernel.PieceExaminer())
-        helper = PieceHelper(self._rules, bytes_before_process=sys.maxsize if self._alone else None)
+        # The second process knows records only.
+        alone = (
+            self._alone or self._log.framing_at(self._log.segments.end_offset - 1) is not RECORDS
+        )
+        helper = PieceHelper(self._rules, bytes_before_process=sys.maxsize if alone else None)
         return self._examined_by_helper(helper)
 
     def _examined_by_kernel(
@@ -101,20 +105,21 @@ class LogWalk:
         position = self.end
         for file in list(self._log.segments.files):
             segment_end = file.base + file.size
+            framing = self._log.framing_at(file.base)
             while position < segment_end:
                 data = self._log.view(position, min(PIECE_SIZE, segment_end - position))
-                if _is_blank(data, segment_end - position):
+                if framing.is_blank(data, segment_end - position):
                     yield self._blank_piece(position), segment_end
                     position = segment_end
                     continue
                 piece, end, is_end_of_log = examine_with_kernel(
-                    examiner, position, data, self._rules
+                    examiner, position, data, self._rules, framing
                 )
                 if not end and not is_end_of_log:
                     # Either a record larger than a piece, or the end of the log.
-                    data = memoryview(lookup.record_at(self._log, position) or b"")
+                    data = self._large_record(position, framing)
                     piece, end, is_end_of_log = examine_with_kernel(
-                        examiner, position, data, self._rules
+                        examiner, position, data, self._rules, framing
                     )
                 position += end
                 yield piece, position
@@ -158,15 +163,23 @@ class LogWalk:
 
     def _next_piece(self, base: int, segment_end: int) -> tuple[LogPiece, int]:
         """Return the records from `base` on, if any, and where the next piece starts."""
+        framing = self._log.framing_at(base)
         data = self._log.view(base, min(PIECE_SIZE, segment_end - base))
-        if _is_blank(data, segment_end - base):
+        if framing.is_blank(data, segment_end - base):
             return self._blank_piece(base), segment_end
-        starts, size = bulk.record_starts(data)
+        starts, size = bulk.framed_starts(data, framing.prefix)
         if not starts.size:
             # Either a record larger than a piece, or the end of the log.
-            data = memoryview(lookup.record_at(self._log, base) or b"")
-            starts, size = bulk.record_starts(data)
+            data = self._large_record(base, framing)
+            starts, size = bulk.framed_starts(data, framing.prefix)
         return LogPiece(base, data[:size], starts, self._rules), base + size
+
+    def _large_record(self, position: int, framing: Framing) -> memoryview:
+        """Return the one record at `position`, with what is before it; empty if there is none."""
+        record = lookup.record_at(self._log, position + framing.prefix)
+        if record is None:
+            return memoryview(b"")
+        return memoryview(self._log.read(position, framing.prefix + len(record)))
 
     def _blank_piece(self, base: int) -> LogPiece:
         return LogPiece(base, memoryview(b""), np.empty(0, np.int64), self._rules)
@@ -178,12 +191,6 @@ class _Found(NamedTuple):
     piece: LogPiece
     #: Where the next piece starts.
     end: int
-
-
-def _is_blank(data: memoryview, rest: int) -> bool:
-    """Return whether `data` starts with a blank record that fills the rest of the segment."""
-    size, magic = peek(data[:BLANK_SIZE])
-    return magic == BLANK_MAGIC and size == rest
 
 
 class ProgressLog:

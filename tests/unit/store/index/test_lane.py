@@ -20,11 +20,11 @@ def test_lane_survives_a_failing_disk(
     real = KeyIndex.put_span
     failures = [3]
 
-    def failing(self: KeyIndex, span: bytes) -> int:
+    def failing(self: KeyIndex, span: bytes, prefix: int = 0) -> int:
         if failures[0]:
             failures[0] -= 1
             raise OSError(errno.ENOSPC, "No space left on device")
-        return real(self, span)
+        return real(self, span, prefix)
 
     monkeypatch.setattr("pyromq.store.index.lane._RETRY_SECONDS", 0.001)
     monkeypatch.setattr(KeyIndex, "put_span", failing)

@@ -39,6 +39,18 @@ def runtime_figures(figures: dict[str, Any]) -> dict[str, str]:
     if not figures:
         return {}
     table = {"brokerRole": figures["role"], "brokerId": str(figures["brokerId"])}
+    raft = figures.get("raft")
+    if raft is not None:
+        return {
+            **table,
+            "raftGroup": raft["group"],
+            "raftNode": raft["selfId"],
+            "raftRole": raft["role"],
+            "raftLeader": raft["leader"] or "",
+            "raftTerm": str(raft["term"]),
+            "raftEndIndex": str(raft["endIndex"]),
+            "raftCommittedIndex": str(raft["committedIndex"]),
+        }
     following = figures["following"]
     if following is not None:
         return {

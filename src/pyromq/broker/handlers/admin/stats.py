@@ -180,6 +180,8 @@ class StatsAdminHandlers:
             ),
             "halfMessagesWithoutProducer": str(self._halves_without_producer()),
         }
+        if store.agreement is not None:
+            table["raftPutEnd"] = str(store.put_end)
         for level, offset in self._delay_offsets.table().offset_table.items():
             end = store.max_offset(SCHEDULE_TOPIC, level - 1)
             table[f"scheduleMessageOffset_{level}"] = f"{offset},{end}"

@@ -1,0 +1,47 @@
+"""A broker's settings as its raft node needs them, and the log that its store keeps there.
+
+Called by the broker at its start.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from pyromq.protocol.message.record import RecordError, decode_record
+from pyromq.raft.log import RaftLog
+from pyromq.raft.node import NodeSettings
+from pyromq.store.config import MessageStoreConfig
+
+
+def open_log(config: MessageStoreConfig, first_position: int) -> RaftLog:
+    """Return the log of the node, which is not started. A new one begins at `first_position`."""
+    return RaftLog(
+        config.raft_directory,
+        data_file_size=config.mapped_file_size_commit_log,
+        data_directory=config.raft_data_directory,
+        first_position=first_position,
+        check_body=_is_whole_record,
+    )
+
+
+def node_settings(config: MessageStoreConfig, timing: Mapping[str, int]) -> NodeSettings:
+    """Return the settings of the node; `timing` replaces intervals of the core."""
+    return NodeSettings(
+        group=config.dleger_group or "",
+        self_id=config.raft_id,
+        peers=config.raft_peers,
+        directory=config.raft_directory,
+        preferred_leaders=config.preferred_leaders,
+        batch_push=config.pushes_batches,
+        flush_before_ack=config.dleger_flush_before_ack,
+        core=dict(timing),
+    )
+
+
+def _is_whole_record(body: memoryview) -> bool:
+    """Whether the body of an entry is a record with the right checksum."""
+    try:
+        decode_record(body)
+    except RecordError:
+        return False
+    return True
