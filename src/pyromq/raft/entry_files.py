@@ -37,6 +37,8 @@ from pyromq.store.log.segments import Segments
 
 #: Bytes that are written to the file instead of its mapping (see `MappedFile.write_large`).
 _LARGE_WRITE: Final = 64 * 1024
+#: How often the writer's progress is told to preallocation, which is `AHEAD` of it.
+_ADVANCE_STEP: Final = 1024 * 1024
 
 
 class EntryFiles:
@@ -105,7 +107,8 @@ class EntryFiles:
                 if base != file.base:
                     allocation.ensure(file, end - file.base + BLANK_SIZE)
                     file = self._prepared.get(base) or self._create(base)
-                allocation.ensure(file, stop - base + BLANK_SIZE)
+                if stop - base + BLANK_SIZE > file.reserved:
+                    allocation.ensure(file, stop - base + BLANK_SIZE)
                 end = stop
         except OSError:
             self._discard_prepared(written)
@@ -143,7 +146,10 @@ class EntryFiles:
             file.write_large(start - base, data)
         else:
             file.write(start - base, data)
-        self._allocation.advance(start - base + len(data))
+        at = start - base
+        if at // _ADVANCE_STEP != (at + len(data)) // _ADVANCE_STEP:
+            # Not for each append: it wakes a thread.
+            self._allocation.advance(at + len(data))
 
     def read(self, position: int, size: int) -> bytes:
         """Return `size` bytes from `position` on, or fewer at the end of a file or of the log."""

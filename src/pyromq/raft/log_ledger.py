@@ -113,7 +113,8 @@ class LogLedger:
         try:
             columns = decode_columns(data)
             missing = run.last_index - columns.first_index + 1
-            if missing != len(columns.sizes) or int(columns.terms[-1]) > max_term:
+            is_of_term = int(columns.terms[0]) >= 0 and int(columns.terms[-1]) <= max_term
+            if missing != len(columns.sizes) or not is_of_term:
                 return False
             self._log.append_columns(columns, data)
         except (FormatError, MismatchError):
@@ -141,7 +142,7 @@ class LogLedger:
         self._log.truncate(index + 1)
 
     def restart_with(self, entry: Entry) -> bool:
-        """Make an entry of the leader's log the last one; False if no log can hold it."""
+        """Drop all entries, and begin with this one. Raises StoreError if that one is committed."""
         if (stored := _stored(entry)) is None:
             return False
         self._run = None
