@@ -30,7 +30,7 @@ from pyromq.raft.format import (
     encode_blank,
     is_blank,
 )
-from pyromq.store.log.allocation import AHEAD, RESERVE_STEP, AllocationService
+from pyromq.store.log.allocation import AHEAD, POPULATE_STEP, RESERVE_STEP, AllocationService
 from pyromq.store.log.mapped_file import MappedFile
 from pyromq.store.log.open_files import OpenFiles
 from pyromq.store.log.segments import Segments
@@ -50,6 +50,8 @@ class EntryFiles:
         self._open_files = open_files
         self._allocation = AllocationService(directory, file_size, max_ahead=1)
         self._active: MappedFile | None = None
+        #: The writer's position, as far as the allocation knows it.
+        self._told = 0
         #: Files that `prepare` created, which `write` will use.
         self._prepared: dict[int, MappedFile] = {}
 
@@ -89,6 +91,7 @@ class EntryFiles:
         self._active = self.files[-1]
         assert self._active.base == base, (self._active.base, position)
         self._active.keep_mapped()
+        self._told = position
         self._allocation.follow(self._active, position - base)
 
     def prepare(self, places: list[tuple[int, int]], end: int) -> None:
@@ -105,7 +108,9 @@ class EntryFiles:
                 if base != file.base:
                     allocation.ensure(file, end - file.base + BLANK_SIZE)
                     file = self._prepared.get(base) or self._create(base)
-                allocation.ensure(file, stop - base + BLANK_SIZE)
+                # Reserved room only grows, so this needs no lock.
+                if stop - base + BLANK_SIZE > file.reserved:
+                    allocation.ensure(file, stop - base + BLANK_SIZE)
                 end = stop
         except OSError:
             self._discard_prepared(written)
@@ -136,6 +141,7 @@ class EntryFiles:
             file.hand_to(self._open_files)
             file = self._active = self._prepared.pop(base)
             self.segments.add(file)
+            self._told = start
             if not self._prepared:
                 # Before, the file to preallocate would be one of those.
                 self._allocation.follow(file, start - base)
@@ -143,7 +149,10 @@ class EntryFiles:
             file.write_large(start - base, data)
         else:
             file.write(start - base, data)
-        self._allocation.advance(start - base + len(data))
+        if start + len(data) - self._told >= POPULATE_STEP:
+            # Each call wakes a thread.
+            self._told = start + len(data)
+            self._allocation.advance(self._told - base)
 
     def read(self, position: int, size: int) -> bytes:
         """Return `size` bytes from `position` on, or fewer at the end of a file or of the log."""
@@ -242,6 +251,10 @@ class EntryIndex:
         """Reserve room for the units of `count` entries. Raises OSError if the disk is full."""
         start, end = first * INDEX_UNIT_SIZE, (first + count) * INDEX_UNIT_SIZE
         segments = self.segments
+        if segments.files:
+            last = segments.files[-1]
+            if start >= last.base and end <= last.base + last.reserved:
+                return
         if not segments.files:
             segments.create_next(start - start % segments.segment_size)
         while segments.end_offset < end:
@@ -252,9 +265,13 @@ class EntryIndex:
                 # The blocks below were reserved before, in this run or an earlier one.
                 file.reserve(-(-wanted // RESERVE_STEP) * RESERVE_STEP)
 
-    def write(self, first: int, units: bytes | memoryview) -> None:
+    def write(self, first: int, units: bytes | bytearray | memoryview) -> None:
         """Copy units, for which there is room."""
         start, end = first * INDEX_UNIT_SIZE, first * INDEX_UNIT_SIZE + len(units)
+        last = self.segments.files[-1]
+        if start >= last.base and end <= last.base + last.size:
+            last.write(start - last.base, units)
+            return
         for file in self.segments.between(start, end):
             low, high = max(start, file.base), min(end, file.base + file.size)
             part = units if high - low == len(units) else units[low - start : high - start]

@@ -39,6 +39,7 @@ import numpy as np
 
 from pyromq.base.atomic_file import read_file, sync_directory, write_file
 from pyromq.base.sizes import MIB
+from pyromq.protocol.kernel import load
 from pyromq.protocol.message.record import HEAD_SIZE_V4
 from pyromq.raft.checkpoint_file import CheckpointFile
 from pyromq.raft.entry_files import EntryFiles, EntryIndex
@@ -76,6 +77,7 @@ logger = logging.getLogger(__name__)
 #: Java removes as many files per round.
 MAX_EXPIRED_FILES: Final = 10
 _NO_ENTRY: Final = -1
+_MAX_TERM: Final = 2**63 - 1
 #: Room that a leader reserves at a time, and the least that an entry with a record takes of it.
 _ROOM_STEP: Final = MIB
 _SMALLEST_RECORD_ENTRY: Final = HEADER_SIZE + HEAD_SIZE_V4
@@ -129,6 +131,7 @@ class RaftLog:
         self._flushed_index = _NO_ENTRY
         self._committed = Place(_NO_ENTRY, _NO_ENTRY, 0, 0)
         self._checkpoints = CheckpointFile(directory)
+        self._kernel = load("raft_entries")
         #: A start found that entries were lost which this node may have acknowledged: they were
         #: committed, or on disk. Until `caught_up`, over restarts.
         self.must_catch_up = False
@@ -316,16 +319,56 @@ class RaftLog:
         )
         self.append_columns(columns, join_entries(columns, bodies))
 
-    def append_raw(self, data: bytes | memoryview) -> int:
+    def append_raw(
+        self, data: bytes | memoryview, *, expected: int = 0, max_term: int = _MAX_TERM
+    ) -> int:
         """Append the entries of a `Run`; return their number.
 
-        Raises FormatError, or the errors of `append`; nothing is written then.
+        Raises FormatError, or the errors of `append`, also unless there are `expected` ones or if
+        a term exceeds `max_term`; nothing is written then.
         """
         if not data:
             return 0
-        columns = decode_columns(data)
-        self.append_columns(columns, data)
-        return len(columns.sizes)
+        checked = self._continuing(data)
+        if checked is None:
+            columns = decode_columns(data)
+            count, term = len(columns.sizes), int(columns.terms[-1])
+        else:
+            count, term, units = checked
+        if (expected and count != expected) or term > max_term:
+            raise MismatchError(f"{count} entries up to term {term}, not {expected} to {max_term}")
+        if checked is None:
+            self.append_columns(columns, data)
+        else:
+            self._continue(count, term, data, units)
+        return count
+
+    def _continuing(self, data: bytes | memoryview) -> tuple[int, int, bytearray] | None:
+        """Return number, last term and units of entries that continue the last file.
+
+        None if they may be anything else, or without the compiled kernel.
+        """
+        end, file_size = self._end, self.files.file_size
+        if (
+            self._kernel is None
+            or not self._is_whole
+            or end.index == _NO_ENTRY
+            or end.position % file_size + len(data) + BLANK_SIZE > file_size
+        ):
+            return None
+        found: tuple[int, int, bytearray] | None = self._kernel.entry_units(
+            data, end.next_index, end.term, end.position
+        )
+        return found
+
+    def _continue(self, count: int, term: int, data: bytes | memoryview, units: bytearray) -> None:
+        end, files, size = self._end, self.files, len(data)
+        first, position = end.next_index, end.position
+        self._index.prepare(first, count)
+        files.prepare([(position, position + size)], position)
+        files.write(position, data, position)
+        self._index.write(first, units)
+        self._end = _End(first + count - 1, term, position + size, first + count)
 
     def append_columns(self, columns: Columns, data: bytes | memoryview) -> None:
         """Append entries whose headers, in `data`, are known to be those of the columns.
