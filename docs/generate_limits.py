@@ -68,6 +68,12 @@ FIXED = (
     FixedLimit("protocol.names", "MAX_GROUP_LENGTH", "Bytes of a group's name.", _SYSTEM_ERROR),
     FixedLimit("protocol.message.properties", "MAX_PROPERTIES", "Bytes of properties.", _ILLEGAL),
     FixedLimit(
+        "store.chunk",
+        "_MAX_IN_ENTRY",
+        "Bytes of a message and its properties in a raft group.",
+        _ILLEGAL,
+    ),
+    FixedLimit(
         "protocol.filter.sql",
         "MAX_LENGTH",
         "Characters of an SQL92 expression.",
@@ -255,6 +261,8 @@ _OPERATOR = "for an operator's own input"
 
 #: Constants that no peer meets as a limit, with the reason.
 INTERNAL = {
+    "protocol.message.entry.MAX_ENTRY_SIZE": "messages meet `store.chunk._MAX_IN_ENTRY` first",
+    "store.dispatching._MAX_PIECE": "bytes that are dispatched at a time",
     "replication.feeder._MAX_BROUGHT_IN": _WORK,
     "replication.feeder._MAX_CHECKSUMS": _FORMAT,
     "replication.feeder._MAX_PUMPED": _WORK,

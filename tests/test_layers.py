@@ -29,7 +29,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "replication": frozenset({"remoting", "store", "protocol", "base"}),
     "raft": frozenset({"remoting", "store", "protocol", "base"}),
     "nameserver": frozenset({"remoting", "protocol", "base"}),
-    "broker": frozenset({"replication", "remoting", "store", "protocol", "base"}),
+    "broker": frozenset({"replication", "raft", "remoting", "store", "protocol", "base"}),
     "client": frozenset({"remoting", "protocol", "base"}),
     "spark": frozenset({"client", "store", "remoting", "protocol", "base"}),
     "testing": frozenset(
@@ -49,6 +49,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
 SUB_PACKAGES: dict[str, tuple[str, ...]] = {
     "protocol": ("java", "message", "wire", "filter", "kernel"),
     "store": ("log", "queues", "index", "recovery", "offline"),
+    "raft": ("network",),
     "broker": ("state", "services", "handlers", "handlers.admin"),
     "client": ("session", "producer", "consumer", "consumer.push", "consumer.lite_pull"),
     "spark": (

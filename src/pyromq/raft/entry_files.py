@@ -187,8 +187,7 @@ class EntryFiles:
 
     def cut(self, position: int) -> None:
         """Zero everything from `position` on, and fsync that. Files behind it leave."""
-        self._allocation.forget()
-        self._active = None
+        self._forget()
         # A file that begins at the position has no entries: another one was not created for it.
         while self.files and self.files[-1].base > position:
             self.files.pop().delete()
@@ -198,14 +197,16 @@ class EntryFiles:
 
     def clear(self) -> None:
         """Remove all files, the last one first."""
-        self._allocation.forget()
-        self._active = None
+        self._forget()
         while self.files:
             self.files.pop().delete()
 
-    def remove_first(self) -> None:
-        """Remove the oldest file. Readers keep what they have."""
-        self.segments.take_first().unlink()
+    def _forget(self) -> None:
+        """Drop files that were to follow; `follow` chooses the active one."""
+        for base in sorted(self._prepared, reverse=True):
+            self._allocation.discard(self._prepared.pop(base))
+        self._allocation.forget()
+        self._active = None
 
     def _discard_prepared(self, written: int) -> None:
         for base in sorted(self._prepared, reverse=True):

@@ -19,8 +19,8 @@ Invariants
 Differences to Java: truncated bytes are zeroed, so that they cannot come back; a log that begins in
 the middle of a file survives a restart.
 
-Owned by the loop's thread; nothing here waits, except for the disk: `truncate`, `rebuild`, `expire`
-and `start` fsync. `flush` is for the flush thread. Reads may come from any thread.
+Owned by the loop's thread; nothing here waits, except for the disk: `truncate`, `rebuild` and
+`start` fsync. `flush` is for the flush thread. Reads may come from any thread.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from __future__ import annotations
 import errno
 import logging
 import threading
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -37,36 +37,39 @@ from typing import Final
 
 import numpy as np
 
-from pyromq.base.atomic_file import read_file, sync_directory, write_file
-from pyromq.base.sizes import MIB
-from pyromq.protocol.kernel import load
-from pyromq.protocol.message.record import HEAD_SIZE_V4
+from pyromq.base.atomic_file import sync_directory
 from pyromq.raft.checkpoint_file import CheckpointFile
 from pyromq.raft.entry_files import EntryFiles, EntryIndex
 from pyromq.raft.format import (
-    BLANK_SIZE,
     DATA_DIRECTORY,
     HEADER_SIZE,
     INDEX_DIRECTORY,
     INDEX_FILE_SIZE,
     INDEX_UNIT_SIZE,
-    TRUNCATION_FILE,
     CheckpointText,
     Columns,
     Entry,
-    FormatError,
     Place,
     Run,
     Truncation,
     decode_columns,
     decode_header,
-    decode_truncation,
-    encode_truncation,
     encode_units,
     join_entries,
 )
-from pyromq.raft.placement import MismatchError, check_entries, place_entries, split_by_file
+from pyromq.raft.placement import (
+    MAX_TERM,
+    MismatchError,
+    check_claims,
+    check_entries,
+    columns_of,
+    continuing_units,
+    place_entries,
+    split_by_file,
+)
 from pyromq.raft.recovery import CHECKED_FILES, BodyCheck, Recovered, recover, report_damage
+from pyromq.raft.room import EntryRoom
+from pyromq.raft.truncation_file import TruncationFile
 from pyromq.store.log.mapped_file import MappedFile
 from pyromq.store.log.open_files import OpenFiles
 from pyromq.store.log.segments import Segments
@@ -74,13 +77,7 @@ from pyromq.store.results import StoreError
 
 logger = logging.getLogger(__name__)
 
-#: Java removes as many files per round.
-MAX_EXPIRED_FILES: Final = 10
 _NO_ENTRY: Final = -1
-_MAX_TERM: Final = 2**63 - 1
-#: Room that a leader reserves at a time, and the least that an entry with a record takes of it.
-_ROOM_STEP: Final = MIB
-_SMALLEST_RECORD_ENTRY: Final = HEADER_SIZE + HEAD_SIZE_V4
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +119,7 @@ class RaftLog:
             data_directory or directory / DATA_DIRECTORY, data_file_size, open_files=open_files
         )
         self._index = EntryIndex(directory / INDEX_DIRECTORY, index_file_size)
+        self._room = EntryRoom(self.files, self._index)
         self._first_position = first_position
         self._check_body = check_body
         self._accept_loss = accept_loss
@@ -131,7 +129,7 @@ class RaftLog:
         self._flushed_index = _NO_ENTRY
         self._committed = Place(_NO_ENTRY, _NO_ENTRY, 0, 0)
         self._checkpoints = CheckpointFile(directory)
-        self._kernel = load("raft_entries")
+        self._truncation = TruncationFile(directory)
         #: A start found that entries were lost which this node may have acknowledged: they were
         #: committed, or on disk. Until `caught_up`, over restarts.
         self.must_catch_up = False
@@ -172,6 +170,7 @@ class RaftLog:
             self._end = _End(_NO_ENTRY, _NO_ENTRY, recovered.end, 0)
         self.files.start()
         self._cut(recovered.end, self._end.next_index)
+        self._index.drop_before(self.begin_index)
         # A kill may have left them in memory only.
         self.files.sync_last(CHECKED_FILES)
         self._index.sync_last(CHECKED_FILES)
@@ -264,18 +263,15 @@ class RaftLog:
     # Appending
 
     def make_room(self, size: int) -> tuple[int, int]:
-        """Return where entries of `size` bytes go, and the end of the room reserved from there on.
+        """Return where entries of `size` bytes go, and the end of the room reserved there.
 
-        Entries that a leader appends there cannot fail for want of disk space. Raises OSError, and
-        changes nothing visible, if the disk has no room.
+        Raises OSError, and changes nothing visible; an append into the room has all it needs.
         """
-        files, position = self.files, self.written
-        if position % files.file_size + size + BLANK_SIZE > files.file_size:
-            position = files.base_of(position) + files.file_size
-        files.prepare([(position, position + size)], self.written)
-        limit = min(files.room_from(position), position + max(size, _ROOM_STEP))
-        self._index.prepare(self.next_index, (limit - position) // _SMALLEST_RECORD_ENTRY + 1)
-        return position, limit
+        return self._room.make(size, self.written, self.next_index)
+
+    def reserve(self, sizes: Sequence[int]) -> list[int]:
+        """Do the same for entries of these sizes, perhaps in several files; return positions."""
+        return self._room.reserve(sizes, self.written, self.next_index)
 
     def positions(self, sizes: Sequence[int]) -> list[int]:
         """Return the positions that bodies of these sizes will get from `append_bodies`.
@@ -307,68 +303,35 @@ class RaftLog:
         """
         if not entries:
             return
-        first = entries[0].index
-        if any(entry.index != index for index, entry in enumerate(entries, first)):
-            raise MismatchError(f"indexes from {first} on are not consecutive")
-        bodies = [entry.body for entry in entries]
-        columns = Columns(
-            first,
-            np.array([entry.term for entry in entries], np.int64),
-            np.array([entry.position for entry in entries], np.int64),
-            np.fromiter(map(len, bodies), np.int64, len(bodies)) + HEADER_SIZE,
-        )
-        self.append_columns(columns, join_entries(columns, bodies))
+        columns = columns_of(entries)
+        self.append_columns(columns, join_entries(columns, [entry.body for entry in entries]))
 
     def append_raw(
-        self, data: bytes | memoryview, *, expected: int = 0, max_term: int = _MAX_TERM
+        self, data: bytes | memoryview, *, expected: int = 0, max_term: int = MAX_TERM
     ) -> int:
         """Append the entries of a `Run`; return their number.
 
-        Raises FormatError, or the errors of `append`, also unless there are `expected` ones or if
-        a term exceeds `max_term`; nothing is written then.
+        Raises FormatError, or the errors of `append`, also if there are not `expected` entries or
+        if a term exceeds `max_term`; nothing is written then.
         """
         if not data:
             return 0
-        checked = self._continuing(data)
-        if checked is None:
+        end, files = self._end, self.files
+        first, position, stop = end.next_index, end.position, end.position + len(data)
+        found = continuing_units(data, first, end.term, position, files.file_size)
+        if not self._is_whole or end.index == _NO_ENTRY or found is None:
             columns = decode_columns(data)
-            count, term = len(columns.sizes), int(columns.terms[-1])
-        else:
-            count, term, units = checked
-        if (expected and count != expected) or term > max_term:
-            raise MismatchError(f"{count} entries up to term {term}, not {expected} to {max_term}")
-        if checked is None:
+            check_claims(len(columns.sizes), int(columns.terms[-1]), expected, max_term)
             self.append_columns(columns, data)
-        else:
-            self._continue(count, term, data, units)
-        return count
-
-    def _continuing(self, data: bytes | memoryview) -> tuple[int, int, bytearray] | None:
-        """Return number, last term and units of entries that continue the last file.
-
-        None if they may be anything else, or without the compiled kernel.
-        """
-        end, file_size = self._end, self.files.file_size
-        if (
-            self._kernel is None
-            or not self._is_whole
-            or end.index == _NO_ENTRY
-            or end.position % file_size + len(data) + BLANK_SIZE > file_size
-        ):
-            return None
-        found: tuple[int, int, bytearray] | None = self._kernel.entry_units(
-            data, end.next_index, end.term, end.position
-        )
-        return found
-
-    def _continue(self, count: int, term: int, data: bytes | memoryview, units: bytearray) -> None:
-        end, files, size = self._end, self.files, len(data)
-        first, position = end.next_index, end.position
+            return len(columns.sizes)
+        count, term, units = found
+        check_claims(count, term, expected, max_term)
         self._index.prepare(first, count)
-        files.prepare([(position, position + size)], position)
+        files.prepare([(position, stop)], position)
         files.write(position, data, position)
         self._index.write(first, units)
-        self._end = _End(first + count - 1, term, position + size, first + count)
+        self._end = _End(first + count - 1, term, stop, first + count)
+        return count
 
     def append_columns(self, columns: Columns, data: bytes | memoryview) -> None:
         """Append entries whose headers, in `data`, are known to be those of the columns.
@@ -442,18 +405,10 @@ class RaftLog:
         return Run(first, count, start, data)
 
     def index_at(self, position: int) -> int:
-        """Return the index of the entry that begins at `position`, or of the first one after it.
-
-        That is `next_index` at the end of the log.
-        """
-        low, high = max(0, self.begin_index), self.next_index
-        while low < high:
-            middle = (low + high) // 2
-            if self.place(middle).position < position:
-                low = middle + 1
-            else:
-                high = middle
-        return low
+        """Return the index of the first entry at or after `position`; at the end `next_index`."""
+        indexes = range(max(0, self.begin_index), self.next_index)
+        at = bisect_left(indexes, position, key=lambda index: self.place(index).position)
+        return indexes.start + at
 
     def read(self, position: int, size: int) -> bytes:
         """Return raw bytes of the log, fewer at the end of a file or of the log."""
@@ -505,17 +460,7 @@ class RaftLog:
         if self._is_stored(entry):
             self.truncate(index + 1)
             return
-        check_entries(
-            Columns(
-                index,
-                np.array([entry.term], np.int64),
-                np.array([entry.position], np.int64),
-                np.array([entry.size], np.int64),
-            ),
-            entry.position,
-            _NO_ENTRY,
-            self.files.file_size,
-        )
+        check_entries(columns_of([entry]), entry.position, _NO_ENTRY, self.files.file_size)
         if 0 <= self.begin_index <= index <= self.end_index:
             self.truncate(index)
         try:
@@ -557,41 +502,21 @@ class RaftLog:
         """Detach the oldest data file, for the caller to remove; it can still be read.
 
         There must be another one, and all entries of this one must be committed. Index files that
-        only point at it are removed.
+        only point at files before it are removed.
         """
-        with self._file_lock:
-            return self._take_first()
-
-    def _take_first(self) -> MappedFile:
         files = self.files
         oldest = files.files[0]
         assert len(files.files) > 1, "the last file stays"
         assert oldest.base + oldest.size <= self.committed_position, "entries are not committed"
-        first = files.header(oldest.base + oldest.size)
-        if first is None:
-            raise StoreError(f"{files.files[1].path} does not begin with an entry")
-        self._begin = first
-        files.segments.take_first()
-        self._index.drop_before(self.begin_index)
-        return oldest
-
-    def expire(self, older_than: float | None, limit: int = MAX_EXPIRED_FILES) -> int:
-        """Remove the oldest data files, last changed before a time; return how many.
-
-        With None, any age. The last file and those with entries that are not committed stay.
-        """
-        files, removed = self.files, 0
         with self._file_lock:
-            while removed < limit and len(files.files) > 1:
-                file = files.files[0]
-                # The first entry stays a committed one: every leader has it (see `follower`).
-                if file.base + file.size >= self.committed_position:
-                    break
-                if older_than is not None and file.path.stat().st_mtime >= older_than:
-                    break
-                self._take_first().unlink()
-                removed += 1
-        return removed
+            first = files.header(oldest.base + oldest.size)
+            if first is None:
+                raise StoreError(f"{files.files[1].path} does not begin with an entry")
+            # Not the units of this file: it is still there after a crash now.
+            self._index.drop_before(self.begin_index)
+            self._begin = first
+            files.segments.take_first()
+        return oldest
 
     # The disk
 
@@ -633,7 +558,7 @@ class RaftLog:
     def _truncating(self, truncation: Truncation) -> Iterator[None]:
         """Remove entries such that a start after a crash completes what is begun."""
         with self._file_lock:
-            write_file(self.directory / TRUNCATION_FILE, encode_truncation(truncation))
+            self._truncation.begin(truncation)
             # A start will apply it, and would remove entries that are appended meanwhile.
             self._is_whole = False
             yield
@@ -646,19 +571,13 @@ class RaftLog:
         for directory in (self.files.directory, self._index.segments.directory):
             if directory.is_dir():
                 sync_directory(directory)
-        (self.directory / TRUNCATION_FILE).unlink()
-        sync_directory(self.directory)
+        self._truncation.end()
 
     def _complete_truncation(self) -> None:
         """Complete a truncation that a crash interrupted."""
-        path = self.directory / TRUNCATION_FILE
-        content = read_file(path)
-        if content is None:
+        truncation = self._truncation.load()
+        if truncation is None:
             return
-        try:
-            truncation = decode_truncation(content)
-        except FormatError as error:
-            raise StoreError(f"{path}: {error}; restore or remove the node's directory") from error
         logger.warning("completing an interrupted truncation: %s", truncation)
         if truncation.rebuild:
             self.files.clear()

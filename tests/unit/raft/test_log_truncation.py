@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from pyromq.raft import log as log_module
+from pyromq.raft import truncation_file
 from pyromq.raft.format import Entry, Truncation, encode_truncation
 from pyromq.raft.log import RaftLog
 from pyromq.raft.placement import MismatchError
@@ -160,7 +160,7 @@ def test_the_intent_is_on_disk_before_anything_goes(
 
     stored = entries_of(log)
     with monkeypatch.context() as patched:
-        patched.setattr(log_module, "write_file", refuse)
+        patched.setattr(truncation_file, "write_file", refuse)
         with pytest.raises(OSError, match="no"):
             log.truncate(5)
     assert entries_of(log) == stored

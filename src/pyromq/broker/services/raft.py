@@ -73,7 +73,7 @@ class BrokerRaft:
         store_host: bytes,
         on_stop: Callable[[str], None],
     ) -> None:
-        """`on_stop` gets the reason if the node cannot go on."""
+        """`on_stop` gets the reason if the node cannot continue."""
         assert store.agreement is not None
         self._store = store
         self._agreement = store.agreement
@@ -297,7 +297,7 @@ class BrokerRaft:
     async def transfer(self, node_id: str) -> str | None:
         """Hand leadership to another node; return why it did not take over, or None."""
         if node_id not in self._store.config.raft_peers:
-            return f"{node_id:.40} is no node of the group"
+            return f"{node_id:.40} is not a node of the group"
         if self._node.role is not Role.LEADER:
             return f"this node does not lead; {self._node.leader or 'nobody'} does"
         code = await self._node.transfer(node_id)
