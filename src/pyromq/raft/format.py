@@ -47,6 +47,7 @@ from numpy.typing import NDArray
 
 from pyromq.base.sizes import MIB
 from pyromq.protocol.java.properties import PropertiesError, format_properties, parse_properties
+from pyromq.protocol.message import entry
 
 DATA_DIRECTORY: Final = "data"
 INDEX_DIRECTORY: Final = "index"
@@ -66,9 +67,8 @@ BLANK: Final = struct.Struct(">ii")
 BLANK_SIZE: Final = 8
 assert BLANK.size == BLANK_SIZE
 
-INDEX_UNIT: Final = struct.Struct(">iqiqq")
-INDEX_UNIT_SIZE: Final = 32
-assert INDEX_UNIT.size == INDEX_UNIT_SIZE
+INDEX_UNIT: Final = entry.INDEX_UNIT
+INDEX_UNIT_SIZE: Final = entry.INDEX_UNIT_SIZE
 INDEX_FILE_SIZE: Final = 5 * 1024 * 1024 * INDEX_UNIT_SIZE
 assert INDEX_FILE_SIZE == 167_772_160
 

@@ -28,7 +28,7 @@ from __future__ import annotations
 import errno
 import logging
 import threading
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -57,7 +57,16 @@ from pyromq.raft.format import (
     encode_units,
     join_entries,
 )
-from pyromq.raft.placement import MismatchError, check_entries, place_entries, split_by_file
+from pyromq.raft.placement import (
+    MAX_TERM,
+    MismatchError,
+    check_claims,
+    check_entries,
+    columns_of,
+    continuing_units,
+    place_entries,
+    split_by_file,
+)
 from pyromq.raft.recovery import CHECKED_FILES, BodyCheck, Recovered, recover, report_damage
 from pyromq.raft.room import EntryRoom
 from pyromq.raft.truncation_file import TruncationFile
@@ -293,28 +302,35 @@ class RaftLog:
         """
         if not entries:
             return
-        first = entries[0].index
-        if any(entry.index != index for index, entry in enumerate(entries, first)):
-            raise MismatchError(f"indexes from {first} on are not consecutive")
-        bodies = [entry.body for entry in entries]
-        columns = Columns(
-            first,
-            np.array([entry.term for entry in entries], np.int64),
-            np.array([entry.position for entry in entries], np.int64),
-            np.fromiter(map(len, bodies), np.int64, len(bodies)) + HEADER_SIZE,
-        )
-        self.append_columns(columns, join_entries(columns, bodies))
+        columns = columns_of(entries)
+        self.append_columns(columns, join_entries(columns, [entry.body for entry in entries]))
 
-    def append_raw(self, data: bytes | memoryview) -> int:
+    def append_raw(
+        self, data: bytes | memoryview, *, expected: int = 0, max_term: int = MAX_TERM
+    ) -> int:
         """Append the entries of a `Run`; return their number.
 
-        Raises FormatError, or the errors of `append`; nothing is written then.
+        Raises FormatError, or the errors of `append`, also if there are not `expected` entries or
+        if a term exceeds `max_term`; nothing is written then.
         """
         if not data:
             return 0
-        columns = decode_columns(data)
-        self.append_columns(columns, data)
-        return len(columns.sizes)
+        end, files = self._end, self.files
+        first, position, stop = end.next_index, end.position, end.position + len(data)
+        found = continuing_units(data, first, end.term, position, files.file_size)
+        if not self._is_whole or end.index == _NO_ENTRY or found is None:
+            columns = decode_columns(data)
+            check_claims(len(columns.sizes), int(columns.terms[-1]), expected, max_term)
+            self.append_columns(columns, data)
+            return len(columns.sizes)
+        count, term, units = found
+        check_claims(count, term, expected, max_term)
+        self._index.prepare(first, count)
+        files.prepare([(position, stop)], position)
+        files.write(position, data, position)
+        self._index.write(first, units)
+        self._end = _End(first + count - 1, term, stop, first + count)
+        return count
 
     def append_columns(self, columns: Columns, data: bytes | memoryview) -> None:
         """Append entries whose headers, in `data`, are known to be those of the columns.
@@ -388,18 +404,10 @@ class RaftLog:
         return Run(first, count, start, data)
 
     def index_at(self, position: int) -> int:
-        """Return the index of the entry that begins at `position`, or of the first one after it.
-
-        That is `next_index` at the end of the log.
-        """
-        low, high = max(0, self.begin_index), self.next_index
-        while low < high:
-            middle = (low + high) // 2
-            if self.place(middle).position < position:
-                low = middle + 1
-            else:
-                high = middle
-        return low
+        """Return the index of the first entry at or after `position`; at the end `next_index`."""
+        indexes = range(max(0, self.begin_index), self.next_index)
+        at = bisect_left(indexes, position, key=lambda index: self.place(index).position)
+        return indexes.start + at
 
     def read(self, position: int, size: int) -> bytes:
         """Return raw bytes of the log, fewer at the end of a file or of the log."""
@@ -454,17 +462,7 @@ class RaftLog:
         if self._is_stored(entry):
             self.truncate(index + 1)
             return
-        check_entries(
-            Columns(
-                index,
-                np.array([entry.term], np.int64),
-                np.array([entry.position], np.int64),
-                np.array([entry.size], np.int64),
-            ),
-            entry.position,
-            _NO_ENTRY,
-            self.files.file_size,
-        )
+        check_entries(columns_of([entry]), entry.position, _NO_ENTRY, self.files.file_size)
         self._check_committed(index)
         is_next = (index, entry.position) == (self.next_index, self.written)
         if self.begin_index != _NO_ENTRY or not is_next:

@@ -17,7 +17,7 @@ import logging
 from collections.abc import Callable
 from typing import Final
 
-from pyromq.base.sizes import MIB
+from pyromq.base.sizes import KIB, MIB
 from pyromq.protocol.message.delay import DelayLevels
 from pyromq.protocol.message.entry import ENTRY_HEADER, ENTRY_HEADER_SIZE
 from pyromq.protocol.message.record import BLANK_SIZE, store_timestamp_at
@@ -35,6 +35,8 @@ logger = logging.getLogger(__name__)
 
 #: Bytes that are dispatched at a time.
 _MAX_PIECE: Final = 4 * MIB
+#: Bytes that are copied instead of mapped.
+_MAX_COPY: Final = 128 * KIB
 
 
 class LogDispatch:
@@ -104,7 +106,10 @@ class LogDispatch:
             start = self.position
             framing = self._log.framing_at(start)
             rest = self._segment_size - start % self._segment_size
-            data = self._log.view(start, min(rest, end - start, _MAX_PIECE))
+            size = min(rest, end - start, _MAX_PIECE)
+            # A view has a mapping of its own, which costs more than a copy of a few pages.
+            read = self._log.read if size <= _MAX_COPY else self._log.view
+            data = memoryview(read(start, size))
             examined = self.examiner(check_crc=False).examine(start, data, framing)
             if examined.end:
                 self.timestamp = store_timestamp_at(data, int(examined.piece.starts[-1]))
