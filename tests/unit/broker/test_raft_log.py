@@ -36,7 +36,7 @@ def test_the_settings_of_a_node(tmp_path: Path) -> None:
             tmp_path, preferredLeaderId="n0", enableBatchPush="true", dLegerFlushBeforeAck="true"
         ),
         {"heartbeat_interval": 100},
-        "0.0.0.0",  # noqa: S104
+        "0.0.0.0",
     )
     assert (settings.preferred_leaders, settings.batch_push) == (("n0",), True)
     assert settings.flush_before_ack
