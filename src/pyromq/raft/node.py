@@ -61,6 +61,8 @@ from pyromq.raft.messages import (
     Entry,
     Envelope,
     Failed,
+    PushRequest,
+    PushResponse,
     Request,
     Response,
     TransferRequest,
@@ -82,6 +84,9 @@ _MAX_WAIT: Final = 5000
 _MAX_LATENESS: Final = 0.05
 _READ_SECONDS: Final = 0.001
 _NEVER: Final = 1 << 62
+#: Milliseconds for which the deadline is not computed again while only pushes come: they cause none
+#: that is nearer.
+_CALM_PERIOD: Final = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -226,6 +231,8 @@ class RaftNode:
         self._commit = -1
         self._timer: asyncio.TimerHandle | None = None
         self._armed_for = _NEVER
+        #: Only pushes and their answers came since the deadline was computed.
+        self._is_calm = False
         self._is_pump_due = False
         self._reason = "not started"
         self._changed_at = time.time()
@@ -348,6 +355,7 @@ class RaftNode:
         order: asyncio.Future[Code] = self._loop.create_future()
         self._orders[request_id] = order
         try:
+            self._is_calm = False
             envelope = Envelope(settings.self_id, settings.self_id, request_id, request)
             self._advance(self._core.step, envelope)
             self.chunk_ended()
@@ -404,6 +412,8 @@ class RaftNode:
         self._last_id += 1
         request_id, sender = self._last_id, request.local_id
         self._replies[request_id] = reply
+        if not isinstance(request, PushRequest):
+            self._is_calm = False
         envelope = Envelope(sender, self._settings.self_id, request_id, request)
         self._advance(self._core.step, envelope)
 
@@ -416,7 +426,8 @@ class RaftNode:
             peer.flush()
         if self._settings.flush_before_ack and self._log.flushed < self._log.written:
             self._flush.wake()
-        self._arm()
+        if not self._is_calm or self._armed_for - self._now() > _CALM_PERIOD:
+            self._arm()
 
     def committed_entry(self, index: int) -> Entry | None:
         """Return a committed entry, or None; called by the server."""
@@ -434,6 +445,8 @@ class RaftNode:
         for request_id, answer in answers:
             if self._state is not NodeState.RUNNING:
                 return
+            if not isinstance(answer, PushResponse):
+                self._is_calm = False
             self._advance(self._core.step, Envelope(peer, self_id, request_id, answer))
         self.chunk_ended()
 
@@ -459,6 +472,7 @@ class RaftNode:
 
     def _tick_late(self) -> None:
         self._timer = None
+        self._is_calm = False
         if self._state is not NodeState.RUNNING:
             return
         now = self._now()
@@ -477,6 +491,9 @@ class RaftNode:
     def _arm(self) -> None:
         """Let the clock call at the core's deadline, unless it calls earlier anyway."""
         deadline = self._core.deadline()
+        if self._is_calm:
+            deadline = min(deadline, self._now() + _CALM_PERIOD)
+        self._is_calm = True
         if deadline < self._armed_for:
             if self._timer is not None:
                 self._timer.cancel()
@@ -528,6 +545,7 @@ class RaftNode:
                 if self._log.commit(effect.index):
                     self._commit = effect.index
             else:
+                self._is_calm = False
                 self._tell_commit()
                 self._run_rare(effect)
             if self._state is not NodeState.RUNNING:
