@@ -28,7 +28,7 @@ from __future__ import annotations
 import errno
 import logging
 import threading
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -57,7 +57,16 @@ from pyromq.raft.format import (
     encode_units,
     join_entries,
 )
-from pyromq.raft.placement import MismatchError, check_entries, place_entries, split_by_file
+from pyromq.raft.placement import (
+    MAX_TERM,
+    MismatchError,
+    check_claims,
+    check_entries,
+    columns_of,
+    continuing_units,
+    place_entries,
+    split_by_file,
+)
 from pyromq.raft.recovery import CHECKED_FILES, BodyCheck, Recovered, recover, report_damage
 from pyromq.raft.room import EntryRoom
 from pyromq.raft.truncation_file import TruncationFile
@@ -67,7 +76,6 @@ from pyromq.store.log.segments import Segments
 from pyromq.store.results import StoreError
 
 logger = logging.getLogger(__name__)
-
 _NO_ENTRY: Final = -1
 
 
@@ -294,28 +302,35 @@ class RaftLog:
         """
         if not entries:
             return
-        first = entries[0].index
-        if any(entry.index != index for index, entry in enumerate(entries, first)):
-            raise MismatchError(f"indexes from {first} on are not consecutive")
-        bodies = [entry.body for entry in entries]
-        columns = Columns(
-            first,
-            np.array([entry.term for entry in entries], np.int64),
-            np.array([entry.position for entry in entries], np.int64),
-            np.fromiter(map(len, bodies), np.int64, len(bodies)) + HEADER_SIZE,
-        )
-        self.append_columns(columns, join_entries(columns, bodies))
+        columns = columns_of(entries)
+        self.append_columns(columns, join_entries(columns, [entry.body for entry in entries]))
 
-    def append_raw(self, data: bytes | memoryview) -> int:
+    def append_raw(
+        self, data: bytes | memoryview, *, expected: int = 0, max_term: int = MAX_TERM
+    ) -> int:
         """Append the entries of a `Run`; return their number.
 
-        Raises FormatError, or the errors of `append`; nothing is written then.
+        Raises FormatError, or the errors of `append`, also if there are not `expected` entries or
+        if a term exceeds `max_term`; nothing is written then.
         """
         if not data:
             return 0
-        columns = decode_columns(data)
-        self.append_columns(columns, data)
-        return len(columns.sizes)
+        end, files = self._end, self.files
+        first, position, stop = end.next_index, end.position, end.position + len(data)
+        found = continuing_units(data, first, end.term, position, files.file_size)
+        if not self._is_whole or end.index == _NO_ENTRY or found is None:
+            columns = decode_columns(data)
+            check_claims(len(columns.sizes), int(columns.terms[-1]), expected, max_term)
+            self.append_columns(columns, data)
+            return len(columns.sizes)
+        count, term, units = found
+        check_claims(count, term, expected, max_term)
+        self._index.prepare(first, count)
+        files.prepare([(position, stop)], position)
+        files.write(position, data, position)
+        self._index.write(first, units)
+        self._end = _End(first + count - 1, term, stop, first + count)
+        return count
 
     def append_columns(self, columns: Columns, data: bytes | memoryview) -> None:
         """Append entries whose headers, in `data`, are known to be those of the columns.
@@ -389,18 +404,10 @@ class RaftLog:
         return Run(first, count, start, data)
 
     def index_at(self, position: int) -> int:
-        """Return the index of the entry that begins at `position`, or of the first one after it.
-
-        That is `next_index` at the end of the log.
-        """
-        low, high = max(0, self.begin_index), self.next_index
-        while low < high:
-            middle = (low + high) // 2
-            if self.place(middle).position < position:
-                low = middle + 1
-            else:
-                high = middle
-        return low
+        """Return the index of the first entry at or after `position`; at the end `next_index`."""
+        indexes = range(max(0, self.begin_index), self.next_index)
+        at = bisect_left(indexes, position, key=lambda index: self.place(index).position)
+        return indexes.start + at
 
     def read(self, position: int, size: int) -> bytes:
         """Return raw bytes of the log, fewer at the end of a file or of the log."""
@@ -416,12 +423,7 @@ class RaftLog:
         if index == self.next_index:
             return
         place = self.place(index)
-        if index <= self.committed_index:
-            raise StoreError(
-                f"entry {index} of {self.directory} was to be removed, but entries up to "
-                f"{self.committed_index} are committed: this log contradicts the leader's. Remove "
-                "the directory of the node that is wrong, and let the group fill it again"
-            )
+        self._check_committed(index)
         if index == self.begin_index:
             self.rebuild(index, place.position)
             return
@@ -441,35 +443,31 @@ class RaftLog:
             self._flushed_index = min(self._flushed_index, before.index)
             self._cut(before.end, index)
 
+    def _check_committed(self, index: int) -> None:
+        if index <= self.committed_index:
+            raise StoreError(
+                f"entry {index} of {self.directory} was to be removed, but entries up to "
+                f"{self.committed_index} are committed: this log contradicts the leader's. Remove "
+                "the directory of the node that is wrong, and let the group fill it again"
+            )
+
     def truncate_to(self, entry: Entry) -> None:
         """Make `entry` the last one, as a TRUNCATE push of the leader demands.
 
-        If it is stored, what follows it goes. Else it is written, after what is before it, or into
-        an empty log if it does not fit there. Raises OSError, MismatchError, or StoreError if a
-        committed entry would be replaced.
+        If it is stored, what follows it goes. Else it is the leader's first one, and this log
+        begins with it: nobody has compared what is before it, which Java keeps if the positions
+        fit. Raises OSError, MismatchError, or StoreError if a committed entry would be replaced.
         """
         index = entry.index
         if self._is_stored(entry):
             self.truncate(index + 1)
             return
-        check_entries(
-            Columns(
-                index,
-                np.array([entry.term], np.int64),
-                np.array([entry.position], np.int64),
-                np.array([entry.size], np.int64),
-            ),
-            entry.position,
-            _NO_ENTRY,
-            self.files.file_size,
-        )
-        if 0 <= self.begin_index <= index <= self.end_index:
-            self.truncate(index)
-        try:
-            self.append([entry])
-        except MismatchError:
+        check_entries(columns_of([entry]), entry.position, _NO_ENTRY, self.files.file_size)
+        self._check_committed(index)
+        is_next = (index, entry.position) == (self.next_index, self.written)
+        if self.begin_index != _NO_ENTRY or not is_next:
             self.rebuild(index, entry.position)
-            self.append([entry])
+        self.append([entry])
 
     def _is_stored(self, entry: Entry) -> bool:
         try:

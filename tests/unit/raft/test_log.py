@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from pyromq.raft import placement
 from pyromq.raft.format import Entry, FormatError
 from pyromq.raft.log import RaftLog
 from pyromq.raft.placement import MismatchError
@@ -286,3 +287,30 @@ def test_another_file_size_is_refused(directory: Path) -> None:
         open_log(directory, data_file_size=8192)
     with pytest.raises(StoreError, match="has 512 bytes, not 1024"):
         open_log(directory, index_file_size=1024)
+
+
+@pytest.mark.parametrize("has_kernel", [True, False])
+def test_raw_entries_are_checked_with_and_without_the_kernel(
+    directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_kernel: bool
+) -> None:
+    if not has_kernel:
+        monkeypatch.setattr(placement, "_kernel", None)
+    leader = filled(directory)
+    follower = open_log(tmp_path / "dledger-n1")
+    while follower.next_index < leader.next_index:
+        run = leader.run(follower.next_index, 2000)
+        before = snapshot(follower), _bytes_of(follower)
+        for wrong in ({"expected": run.count + 1}, {"max_term": 0}):
+            with pytest.raises(MismatchError, match=f"{run.count} entries up to term 1"):
+                follower.append_raw(run.data, **wrong)
+        with pytest.raises((MismatchError, FormatError)):
+            follower.append_raw(run.data[1:])
+        assert (snapshot(follower), _bytes_of(follower)) == before
+        assert follower.append_raw(run.data, expected=run.count, max_term=1) == run.count
+    assert _bytes_of(follower) == _bytes_of(leader)
+    leader.stop()
+    follower.stop()
+
+
+def _bytes_of(log: RaftLog) -> object:
+    return stored_bytes(log.directory, log.written, log.end_index)
