@@ -296,7 +296,7 @@ def test_raw_entries_are_checked_with_and_without_the_kernel(
     if not has_kernel:
         monkeypatch.setattr(placement, "_kernel", None)
     leader = filled(directory)
-    follower = open_log(tmp_path / "dledger-n1")
+    follower = open_log(tmp_path / "follower" / "dledger-n0")
     while follower.next_index < leader.next_index:
         run = leader.run(follower.next_index, 2000)
         before = snapshot(follower), _bytes_of(follower)
@@ -312,5 +312,5 @@ def test_raw_entries_are_checked_with_and_without_the_kernel(
     follower.stop()
 
 
-def _bytes_of(log: RaftLog) -> object:
-    return stored_bytes(log.directory, log.written, log.end_index)
+def _bytes_of(log: RaftLog) -> tuple[bytes, bytes]:
+    return stored_bytes(log.directory.parent, log.written, log.end_index)
