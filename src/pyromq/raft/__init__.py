@@ -30,7 +30,6 @@ A node joins them:
 
 | module | what it does |
 | --- | --- |
-| `log_ledger` | the log as the core's ledger |
 | `network` | the bodies as bytes, connections to peers, and the port |
 | `node` | core, log, vote file and network on one loop |
 

@@ -294,6 +294,11 @@ def is_blank(data: bytes | memoryview, at: int = 0) -> bool:
     return bool(magic == BLANK_MAGIC)
 
 
+def blank_room(data: bytes | memoryview, at: int = 0) -> int:
+    """Return the size that the blank at `at` states."""
+    return int(BLANK.unpack_from(data, at)[1])
+
+
 # Index
 
 

@@ -76,7 +76,6 @@ from pyromq.store.log.segments import Segments
 from pyromq.store.results import StoreError
 
 logger = logging.getLogger(__name__)
-
 _NO_ENTRY: Final = -1
 
 
@@ -424,12 +423,7 @@ class RaftLog:
         if index == self.next_index:
             return
         place = self.place(index)
-        if index <= self.committed_index:
-            raise StoreError(
-                f"entry {index} of {self.directory} was to be removed, but entries up to "
-                f"{self.committed_index} are committed: this log contradicts the leader's. Remove "
-                "the directory of the node that is wrong, and let the group fill it again"
-            )
+        self._check_committed(index)
         if index == self.begin_index:
             self.rebuild(index, place.position)
             return
@@ -449,25 +443,31 @@ class RaftLog:
             self._flushed_index = min(self._flushed_index, before.index)
             self._cut(before.end, index)
 
+    def _check_committed(self, index: int) -> None:
+        if index <= self.committed_index:
+            raise StoreError(
+                f"entry {index} of {self.directory} was to be removed, but entries up to "
+                f"{self.committed_index} are committed: this log contradicts the leader's. Remove "
+                "the directory of the node that is wrong, and let the group fill it again"
+            )
+
     def truncate_to(self, entry: Entry) -> None:
         """Make `entry` the last one, as a TRUNCATE push of the leader demands.
 
-        If it is stored, what follows it goes. Else it is written, after what is before it, or into
-        an empty log if it does not fit there. Raises OSError, MismatchError, or StoreError if a
-        committed entry would be replaced.
+        If it is stored, what follows it goes. Else it is the leader's first one, and this log
+        begins with it: nobody has compared what is before it, which Java keeps if the positions
+        fit. Raises OSError, MismatchError, or StoreError if a committed entry would be replaced.
         """
         index = entry.index
         if self._is_stored(entry):
             self.truncate(index + 1)
             return
         check_entries(columns_of([entry]), entry.position, _NO_ENTRY, self.files.file_size)
-        if 0 <= self.begin_index <= index <= self.end_index:
-            self.truncate(index)
-        try:
-            self.append([entry])
-        except MismatchError:
+        self._check_committed(index)
+        is_next = (index, entry.position) == (self.next_index, self.written)
+        if self.begin_index != _NO_ENTRY or not is_next:
             self.rebuild(index, entry.position)
-            self.append([entry])
+        self.append([entry])
 
     def _is_stored(self, entry: Entry) -> bool:
         try:

@@ -138,7 +138,7 @@ class LogLedger:
         self._log.truncate(index + 1)
 
     def restart_with(self, entry: Entry) -> bool:
-        """Make an entry of the leader's log the last one; False if no log can hold it."""
+        """Drop all entries, and begin with this one. Raises StoreError if that one is committed."""
         if (stored := _stored(entry)) is None:
             return False
         self._run = None

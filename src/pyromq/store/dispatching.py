@@ -21,6 +21,7 @@ from pyromq.base.sizes import KIB, MIB
 from pyromq.protocol.message.delay import DelayLevels
 from pyromq.protocol.message.entry import ENTRY_HEADER, ENTRY_HEADER_SIZE
 from pyromq.protocol.message.record import BLANK_SIZE, store_timestamp_at
+from pyromq.protocol.names import SCHEDULE_TOPIC
 from pyromq.store.config import MessageStoreConfig
 from pyromq.store.flush import FlushService
 from pyromq.store.growth import Growth
@@ -59,6 +60,8 @@ class LogDispatch:
         self._segment_size = log.segments.segment_size
         #: With and without a check of the bodies' CRCs; made at the first use.
         self._examiners: dict[bool, Examiner] = {}
+        #: Called with the level of delayed messages that can be read now.
+        self.on_delayed: Callable[[int], None] | None = None
         #: Records below this offset have their entries.
         self.position = 0
         #: The store timestamp of the last one of them that this object dispatched.
@@ -90,6 +93,8 @@ class LogDispatch:
                 queue.correct_min_offset(self._log.min_offset)
             if queue.watched and self._on_arrival is not None:
                 self._on_arrival(queue)
+            if self.on_delayed is not None and run.topic == SCHEDULE_TOPIC:
+                self.on_delayed(run.queue_id + 1)
         self.position = end
 
     def catch_up(self, end: int) -> None:

@@ -50,3 +50,10 @@ def test_entries_of_a_later_term_are_refused() -> None:
         script = follower("node n0 of 3 term 1 log 1")
         effects = script.input(f"n1 push {kind} t1 1/2 commit -1")
         assert effects == ["to n1: 411 t1 index 1 log 0-0"]
+
+
+def test_a_log_without_a_common_entry_begins_again() -> None:
+    """What precedes the leader's first entry was compared by nobody, though positions fit."""
+    script = follower("node n0 of 3 term 1 log 0 0 0")
+    script.input("n1 push COMPARE t1 2/1 commit -1")
+    assert script.input("n1 push TRUNCATE t1 2/1 commit 2")[0] == "to n1: 200 t1 index 2 log 2-2"

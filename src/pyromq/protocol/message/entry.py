@@ -55,10 +55,14 @@ class Framing(NamedTuple):
 
     def is_blank(self, data: bytes | memoryview, rest: int) -> bool:
         """Whether `data` starts with the blank that fills the `rest` of a segment."""
+        return self.blank_size(data) == rest
+
+    def blank_size(self, data: bytes | memoryview) -> int | None:
+        """Return the size of the blank that `data` starts with; None if it is none."""
         first, second = peek(data[:BLANK_SIZE])
         if self.prefix:
-            return first & _UNSIGNED == _UNSIGNED and second == rest
-        return second == BLANK_MAGIC and first == rest
+            return second if first & _UNSIGNED == _UNSIGNED else None
+        return first if second == BLANK_MAGIC else None
 
 
 #: A commit log: records follow each other.
