@@ -65,7 +65,7 @@ SUB_PACKAGES: dict[str, tuple[str, ...]] = {
         "jobs",
     ),
     "cli": ("bench", "brokers", "raft"),
-    "raft": ("network", "offline"),
+    "raft": ("network", "node", "offline"),
 }
 
 _START = "loads its job, and Spark with it, when it runs: --help and usage errors stay quick"
