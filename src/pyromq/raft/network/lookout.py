@@ -18,6 +18,7 @@ Runs on the loop.
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from enum import Enum
 from typing import Final
 
@@ -88,6 +89,8 @@ async def _ask(group: str, node_id: str, address: Address) -> Finding:
         frames, _, _ = split_frames(total + await reader.readexactly(length))
     finally:
         writer.transport.abort()
+        with suppress(OSError):
+            await writer.wait_closed()
     if not frames:
         return Finding.UNKNOWN
     fields = frames[0][1].get("extFields")

@@ -358,7 +358,8 @@ class RaftNode:
 
     def sender_left(self, peer: str) -> None:
         """Look whether the leader has ended if its connection did; called by the server."""
-        if self._state is NodeState.RUNNING and peer == self._core.leader and self._look is None:
+        is_leader = peer == self.leader != self._settings.self_id
+        if self._state is NodeState.RUNNING and is_leader and self._look is None:
             self._look = self._loop.create_task(self._look_at_leader(peer))
 
     async def _look_at_leader(self, leader: str) -> None:
