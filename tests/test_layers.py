@@ -29,7 +29,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "replication": frozenset({"remoting", "store", "protocol", "base"}),
     "raft": frozenset({"remoting", "store", "protocol", "base"}),
     "nameserver": frozenset({"remoting", "protocol", "base"}),
-    "broker": frozenset({"raft", "replication", "remoting", "store", "protocol", "base"}),
+    "broker": frozenset({"replication", "raft", "remoting", "store", "protocol", "base"}),
     "client": frozenset({"remoting", "protocol", "base"}),
     "spark": frozenset({"client", "store", "remoting", "protocol", "base"}),
     "testing": frozenset(
@@ -49,6 +49,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
 SUB_PACKAGES: dict[str, tuple[str, ...]] = {
     "protocol": ("java", "message", "wire", "filter", "kernel"),
     "store": ("log", "queues", "index", "recovery", "offline"),
+    "raft": ("network", "node", "offline"),
     "broker": ("state", "services", "handlers", "handlers.admin"),
     "client": ("session", "producer", "consumer", "consumer.push", "consumer.lite_pull"),
     "spark": (
@@ -65,7 +66,6 @@ SUB_PACKAGES: dict[str, tuple[str, ...]] = {
         "jobs",
     ),
     "cli": ("bench", "brokers", "raft"),
-    "raft": ("network", "node", "offline"),
 }
 
 _START = "loads its job, and Spark with it, when it runs: --help and usage errors stay quick"

@@ -37,7 +37,7 @@ from pyromq.store.log.segments import Segments
 
 #: Bytes that are written to the file instead of its mapping (see `MappedFile.write_large`).
 _LARGE_WRITE: Final = 64 * 1024
-#: How often the writer's progress is told to preallocation, which is `AHEAD` of it.
+#: Bytes after which the writer notifies preallocation, which is `AHEAD` of it.
 
 
 class EntryFiles:

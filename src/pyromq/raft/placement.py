@@ -55,7 +55,7 @@ def check_entries(columns: Columns, written: int, term: int, file_size: int) -> 
     """
     first, terms, positions, sizes = columns
     _check_sizes(sizes, file_size)
-    if terms[0] < term or np.count_nonzero(terms[1:] < terms[:-1]):
+    if terms[0] < max(term, 0) or np.count_nonzero(terms[1:] < terms[:-1]):
         raise MismatchError(f"a term falls at or after entry {first}, after term {term}")
     ends = positions + sizes
     if (
