@@ -157,13 +157,14 @@ class RaftGroup:
         found: list[str] = []
 
         def is_found() -> bool:
-            found[:] = [self._leader_now() or ""]
+            found[:] = [self.leader_now() or ""]
             return bool(found[0])
 
         wait_until(is_found)
         return found[0]
 
-    def _leader_now(self) -> str | None:
+    def leader_now(self) -> str | None:
+        """Return the id of the leader that the NameServer knows, if it answers."""
         match = _LEADER.search(cluster_info(self._namesrv))
         if match is None:
             return None
@@ -177,7 +178,7 @@ class RaftGroup:
 
     def leader_other_than(self, former: str) -> str:
         """Wait until another node leads; return its id."""
-        wait_until(lambda: self._leader_now() not in (None, former))
+        wait_until(lambda: self.leader_now() not in (None, former))
         return self.leader()
 
     def transfer(self, node: str, to: str, timeout: float = DEADLINE) -> bool:
