@@ -49,6 +49,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
 SUB_PACKAGES: dict[str, tuple[str, ...]] = {
     "protocol": ("java", "message", "wire", "filter", "kernel"),
     "store": ("log", "queues", "index", "recovery", "offline"),
+    "raft": ("network",),
     "broker": ("state", "services", "handlers", "handlers.admin"),
     "client": ("session", "producer", "consumer", "consumer.push", "consumer.lite_pull"),
     "spark": (

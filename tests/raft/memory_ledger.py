@@ -49,13 +49,13 @@ class MemoryLedger:
         entry = self.entry(first)
         if entry is None:
             return None
-        position, data, count = entry.pos, b"", 0
-        while entry and entry.index <= last and (not count or len(data) + entry.size <= max_bytes):
-            fields = (MAGIC, entry.size, entry.index, entry.term, entry.pos, 0, 0, 0)
-            data += LAYOUT.pack(*fields, len(entry.body)) + entry.body
-            count += 1
-            entry = self.entry(first + count)
-        return Run(first, count, position, data)
+        entries, size = [entry], entry.size
+        while entry := self.entry(first + len(entries)):
+            size += entry.size
+            if entry.index > last or size > max_bytes:
+                break
+            entries.append(entry)
+        return run_of(tuple(entries))
 
     def entry(self, index: int) -> Entry | None:
         at = index - self._begin
@@ -129,6 +129,11 @@ class MemoryLedger:
             self._begin = index
             self.flush()
 
+    def lose_after(self, index: int) -> None:
+        """Lose entries that were on disk."""
+        self._truncate(index)
+        self.flush()
+
     def flush(self) -> None:
         self._disk = (self._begin, list(self._entries))
         self._writes.clear()
@@ -146,6 +151,16 @@ class MemoryLedger:
                 del entries[max(0, write + 1 - begin) :]
         self._begin, self._entries = begin, entries
         self.flush()
+
+
+def run_of(entries: tuple[Entry, ...]) -> Run:
+    """Return entries as a run."""
+    data = b"".join(
+        LAYOUT.pack(MAGIC, entry.size, entry.index, entry.term, entry.pos, 0, 0, 0, len(entry.body))
+        + entry.body
+        for entry in entries
+    )
+    return Run(entries[0].index, len(entries), entries[0].pos, data)
 
 
 def _entries_of(run: Run) -> list[Entry] | None:

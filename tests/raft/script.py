@@ -1,20 +1,24 @@
 """Scenarios as scripts, in the manner of etcd's interaction tests: one node, its peers by hand.
 
 A script is a text file. Lines that start with `>` are inputs, the lines below them the effects,
-and `#` starts a comment. The first line has the node: `node n0 of 3 term 1 vote n0 log 0 0 1` (a
-term for each entry) and settings as name=value. Inputs:
+and `#` starts a comment. The first line has the node: `node n0 of 3 lost term 1 vote n0 log 0 0 1`
+(a term for each entry; `lost` if it must catch up) and settings as name=value. Inputs:
 
     > tick 2000                              the clock is at 2000 ms
     > n1 vote t1 log 3/1                     a candidate, with end index and term of its log
     > n1 heartbeat t1
     > n1 push APPEND t1 4/1 5/1 commit 3     entries as index/term@position
+    > n1 push APPEND t1 run 4/1 5/1 commit 3
+    > n1 takes runs                          or: n1 takes entries
     > n1 answers vote ACCEPT t1              the answer to the last request of that kind
     > n1 answers heartbeat 416 t1
     > n1 answers push 406 0-3                begin and end index of the follower
     > n1 answers transfer 200
     > n1 transfer n0 to n1 t1 index 3
     > propose
+    > chunk 3                                the caller has written three entries
     > flush                                  all entries are durable
+    > disk fails                             or: disk works
     > n1 fails                               the last request to n1 failed
 
 `PYROMQ_REWRITE=1 pytest tests/raft/test_scenarios.py` writes the effects; read the diff.
@@ -30,10 +34,13 @@ from typing import Any
 
 from pyromq.raft.core import Core
 from pyromq.raft.member import (
+    CaughtUp,
     Committed,
     CommittedLost,
     Effect,
     LeaderReady,
+    LedgerFailed,
+    LedgerWorks,
     Persist,
     Persisted,
     RoleChanged,
@@ -58,7 +65,7 @@ from pyromq.raft.messages import (
     VoteResponse,
     VoteResult,
 )
-from tests.raft.memory_ledger import HEADER, MemoryLedger
+from tests.raft.memory_ledger import HEADER, MemoryLedger, run_of
 
 GROUP = "g"
 _KINDS = {
@@ -99,14 +106,15 @@ class Script:
         settings = replace(settings, **{key: _value(text) for key, text in options.items()})
         term = int(words[words.index("term") + 1]) if "term" in words else 0
         vote = words[words.index("vote") + 1] if "vote" in words else None
-        self.ledger = MemoryLedger()
+        self._disk_fails = False
+        self.ledger = MemoryLedger(lambda: self._disk_fails)
         self._now = 0
         for each in words[words.index("log") + 1 :] if "log" in words else []:
             self.ledger.append_body(int(each), b"")
         self.ledger.flush()
         self._sent: dict[tuple[str, str], int] = {}
         self._last: dict[str, int] = {}
-        persisted = Persisted(term, vote)
+        persisted = Persisted(term, vote, must_catch_up="lost" in words)
         self.core = Core(settings, persisted, self.ledger, random.Random(7), 0)
 
     def input(self, line: str) -> list[str]:
@@ -121,6 +129,17 @@ class Script:
                 f"refused {result.name}" if isinstance(result, Code) else f"entry {_of(result)}"
             ]
             return told + [self._text(effect) for effect in effects]
+        elif words[0] == "chunk":
+            assert self.core.append_refusal() is None
+            for _ in range(int(words[1])):
+                self.ledger.append_body(self.core.term, b"")
+            effects = self.core.appended(self._now)
+        elif words[0] == "disk":
+            self._disk_fails = words[1] == "fails"
+            effects = []
+        elif words[1:2] == ["takes"]:
+            self.core.set_takes_runs(words[0], takes=words[2] == "runs")
+            effects = []
         elif words[0] == "flush":
             self.ledger.flush()
             effects = self.core.flushed(self._now)
@@ -159,9 +178,10 @@ class Script:
                 take_leadership_ledger_index=int(rest[-1]),
             )
         entries = tuple(_entry(word) for word in rest if "/" in word)
-        return 1, PushRequest(
+        push = PushRequest(
             **base, type=PushType[rest[0]], commit_index=int(rest[-1]), entries=entries
         )
+        return 1, replace(push, entries=(), run=run_of(entries)) if "run" in rest else push
 
     def _text(self, effect: Effect) -> str:
         if isinstance(effect, Send):
@@ -179,6 +199,12 @@ class Script:
             return "ready"
         if isinstance(effect, Committed):
             return f"committed {effect.index}"
+        if isinstance(effect, CaughtUp):
+            return "caught up"
+        if isinstance(effect, LedgerFailed):
+            return f"ledger failed: {effect.error.strerror}"
+        if isinstance(effect, LedgerWorks):
+            return "ledger works"
         assert isinstance(effect, CommittedLost)
         return f"lost committed entries {effect.index + 1} to {effect.committed}"
 
@@ -220,6 +246,8 @@ def _body_text(body: Body) -> str:
         return f"heartbeat t{body.term}"
     if isinstance(body, PushRequest):
         entries = "".join(f" {_of(entry)}" for entry in body.entries)
+        if body.run:
+            entries = f" run {body.first_index}-{body.last_index}"
         return f"push {body.type.name} t{body.term}{entries} commit {body.commit_index}"
     if isinstance(body, TransferRequest):
         return f"transfer to {body.transferee_id} index {body.take_leadership_ledger_index}"

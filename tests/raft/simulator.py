@@ -4,6 +4,9 @@
 lost, late, duplicated and reordered messages, partitions in one direction or both, crashes and
 power cuts in the middle of a step, skewed clocks, expired entries, transfers of leadership. `run`
 lets clients propose entries meanwhile, then heals everything and expects the group to agree.
+`mixed=True` adds what our own nodes have beyond Java's: some of them take runs, callers write whole
+chunks, requests fail, disks are full, and a node may lose entries that were on disk, such that it
+must catch up. It draws from a second generator: a seed without it stays the same run.
 
 Checked after each step: election safety, log matching, and, as far as the mode promises them,
 leader completeness, state-machine safety and commit monotonicity; at the end liveness and equal
@@ -21,8 +24,10 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any
 
+from pyromq.base.sizes import MIB
 from pyromq.raft.core import Core
 from pyromq.raft.member import (
+    CaughtUp,
     Committed,
     CommittedLost,
     Effect,
@@ -33,7 +38,7 @@ from pyromq.raft.member import (
     Send,
     Settings,
 )
-from pyromq.raft.messages import NONE, Entry, Envelope, TransferRequest
+from pyromq.raft.messages import NONE, Code, Entry, Envelope, Failed, Request, TransferRequest
 from tests.raft.memory_ledger import MemoryLedger
 
 GROUP = "g"
@@ -73,6 +78,8 @@ class Node:
     committed: int = NONE
     #: Number of effects after which the process crashes.
     doom: int | None = None
+    takes_runs: bool = False
+    must_catch_up: bool = False
 
     def local(self, now: int) -> int:
         return int(now * self.clock_rate) + self.clock_offset
@@ -100,9 +107,20 @@ class Simulation:
         seed: int,
         mode: Mode = Mode.CRASHES,
         change: Callable[[Settings], Settings] | None = None,
+        *,
+        mixed: bool = False,
+        ledgers: Callable[[Callable[[], bool]], MemoryLedger] = MemoryLedger,
+        forgets_losses: bool = False,
     ) -> None:
+        """`ledgers` makes a ledger, given whether its disk is full."""
         self.random = random.Random(seed)
         self.mode = mode
+        #: The generator of a mixed group.
+        self._mix = random.Random(f"mixed {seed}") if mixed else None
+        self._disk_failures = 0.0
+        self._forgets_losses = forgets_losses
+        #: Losses of entries, and how many nodes have them again.
+        self.losses = self.returns = 0
         self.now = 0
         self.steps = 0
         self._heap: list[tuple[int, int, Callable[[], None]]] = []
@@ -138,7 +156,25 @@ class Simulation:
                 change(settings) if change else settings,
                 clock_offset=self.random.randrange(10_000),
                 clock_rate=self.random.choice((1.0, 1.0, 0.95, 1.05)),
+                ledger=ledgers(self._disk_is_full),
             )
+            if self._mix:
+                self._make_mixed(self.nodes[name], self._mix)
+
+    def _make_mixed(self, node: Node, mix: random.Random) -> None:
+        node.takes_runs = mix.random() < 0.7
+        node.settings = replace(
+            node.settings,
+            max_run_bytes=mix.choice((100, 300, 100_000)),
+            max_runs_in_flight=mix.choice((1, 2, 4)),
+            max_bytes_in_flight=mix.choice((200, 1000, MIB)),
+            max_waiting_bytes=mix.choice((20_000, MIB)),
+        )
+
+    def _disk_is_full(self) -> bool:
+        if not self._mix or not self._disk_failures:
+            return False
+        return self._mix.random() < self._disk_failures
 
     @property
     def promises_commitment(self) -> bool:
@@ -186,6 +222,8 @@ class Simulation:
             slow=generator.choice((0, 0.02, 0.2)),
             slow_delay=generator.choice((200, 1500, 6000)),
         )
+        if self._mix:
+            self._disk_failures = self._mix.choice((0, 0, 0.05, 0.5))
 
     def _trouble(self) -> None:
         """Do something bad, and come back."""
@@ -251,6 +289,7 @@ class Simulation:
         """Stop all faults and start all nodes."""
         self._is_healed = True
         self.faults = Faults()
+        self._disk_failures = 0.0
         self._blocked.clear()
         for node in self.nodes.values():
             node.doom = None
@@ -276,9 +315,12 @@ class Simulation:
         node.incarnation += 1
         node.timer_at = -1
         node.committed = min(node.checkpoint, node.ledger.end_index)
-        persisted = Persisted(node.term, node.vote, node.committed)
+        must_catch_up = node.must_catch_up and not self._forgets_losses
+        persisted = Persisted(node.term, node.vote, node.committed, must_catch_up)
         generator = random.Random(self.random.getrandbits(32))
         node.core = Core(node.settings, persisted, node.ledger, generator, node.local(self.now))
+        for peer in self.nodes.values():
+            node.core.set_takes_runs(peer.name, takes=peer.takes_runs)
         self._schedule(node)
 
     def _crash(self, node: Node) -> None:
@@ -289,6 +331,8 @@ class Simulation:
         node.doom = None
         if self.mode is not Mode.CRASHES:
             node.ledger.cut_power(self.random)
+        if self._mix and self._mix.random() < 0.1:
+            self._lose_entries(node, self._mix)
         incarnation = node.incarnation
 
         def restart() -> None:
@@ -296,6 +340,14 @@ class Simulation:
                 self._start(node)
 
         self._after(self.random.choice((1, 100, 1000, 8000)), restart)
+
+    def _lose_entries(self, node: Node, mix: random.Random) -> None:
+        """Damage the end of a log; the node notices. The other nodes remain a quorum."""
+        lossy = {each.name for each in self.nodes.values() if each.must_catch_up} | {node.name}
+        if len(lossy) <= len(self.nodes) - node.settings.quorum and node.ledger.end_index != NONE:
+            node.ledger.lose_after(mix.randint(node.ledger.begin_index, node.ledger.end_index) - 1)
+            node.must_catch_up = True
+            self.losses += 1
 
     def _schedule(self, node: Node) -> None:
         assert node.core is not None
@@ -327,22 +379,28 @@ class Simulation:
                     self._crash(node)
                     return
                 node.doom -= 1
-            if isinstance(effect, Send):
-                self._send(node, effect.envelope)
-            elif isinstance(effect, Persist):
-                self._persist(node, effect)
-            elif isinstance(effect, RoleChanged):
-                self._check_role(node, effect)
-            elif isinstance(effect, Committed):
-                self._check_commit(node, effect)
-            elif isinstance(effect, CommittedLost):
-                if self.promises_commitment:
-                    raise ViolationError(f"{node.name} lost committed entries: {effect}")
-                node.committed = effect.index
+            self._apply_one(node, effect)
         if node.core:
             if node.ledger.durable_index != node.ledger.end_index:
                 self._after(self.random.choice((1, 10, 10, 200)), lambda: self._flush(node))
             self._schedule(node)
+
+    def _apply_one(self, node: Node, effect: Effect) -> None:
+        if isinstance(effect, Send):
+            self._send(node, effect.envelope)
+        elif isinstance(effect, Persist):
+            self._persist(node, effect)
+        elif isinstance(effect, RoleChanged):
+            self._check_role(node, effect)
+        elif isinstance(effect, Committed):
+            self._check_commit(node, effect)
+        elif isinstance(effect, CommittedLost):
+            if self.promises_commitment:
+                raise ViolationError(f"{node.name} lost committed entries: {effect}")
+            node.committed = effect.index
+        elif isinstance(effect, CaughtUp):
+            node.must_catch_up = False
+            self.returns += 1
 
     def _persist(self, node: Node, effect: Persist) -> None:
         if effect.term < node.term:
@@ -360,6 +418,8 @@ class Simulation:
 
     def _send(self, node: Node, envelope: Envelope) -> None:
         target = self.nodes.get(envelope.recipient)
+        if self._mix and isinstance(envelope.body, Request):
+            self._fail_sometimes(node, envelope, self._mix)
         if target is None or (node.name, target.name) in self._blocked:
             return
         generator, faults = self.random, self.faults
@@ -380,6 +440,26 @@ class Simulation:
 
             self._after(delay, deliver)
 
+    def _fail_sometimes(self, node: Node, envelope: Envelope, mix: random.Random) -> None:
+        """Report a request as failed, whether it arrives or not; or connect the peer again."""
+        incarnation, answer = node.incarnation, replace(envelope, body=Failed())
+        peer = envelope.recipient
+
+        def fail() -> None:
+            if node.core and node.incarnation == incarnation:
+                self._apply(node, node.core.step(answer, node.local(self.now)))
+
+        def connect() -> None:
+            if node.core and node.incarnation == incarnation:
+                node.core.set_takes_runs(peer, takes=self.nodes[peer].takes_runs)
+
+        is_cut = (node.name, peer) in self._blocked or self.nodes[peer].core is None
+        if mix.random() < (0.5 if is_cut else 0.02):
+            self._after(mix.choice((1, 100, 3000)), fail)
+        elif mix.random() < 0.02 and node.core:
+            node.core.set_takes_runs(peer, takes=False)
+            self._after(mix.choice((1, 100, 3000)), connect)
+
     # Clients.
 
     def _client(self) -> None:
@@ -390,8 +470,11 @@ class Simulation:
             assert node.core is not None
             self._proposals += 1
             body = b"%d" % self._proposals + bytes(self.random.randrange(40))
-            result, effects = node.core.propose(body, node.local(self.now))
-            self._apply(node, effects)
+            if self._mix:
+                result = self._write_chunk(node, body, self._mix)
+            else:
+                result, effects = node.core.propose(body, node.local(self.now))
+                self._apply(node, effects)
             if self._is_healed and isinstance(result, Entry):
                 self._proposals_after_heal += 1
         if not self._is_healed or self._proposals_after_heal < 3:
@@ -399,6 +482,22 @@ class Simulation:
         else:
             # A leader that was deposed meanwhile may have had them all.
             self._after(6000, lambda: None if self._has_agreed() else self._client())
+
+    def _write_chunk(self, node: Node, body: bytes, mix: random.Random) -> Entry | Code | None:
+        """Write entries, as far as the disk lets us, and let the core push them."""
+        assert node.core is not None
+        refusal = node.core.append_refusal()
+        if refusal is not None:
+            return refusal
+        entry = None
+        try:
+            for number in range(mix.choice((1, 1, 3, 20))):
+                entry = node.ledger.append_body(node.core.term, b"%s/%d" % (body, number))
+        except OSError:
+            pass
+        if entry:
+            self._apply(node, node.core.appended(node.local(self.now)))
+        return entry
 
     # Properties.
 
@@ -463,12 +562,22 @@ class Simulation:
         )
 
 
-def simulate(seed: int, mode: Mode, **changes: Any) -> Simulation:
+def simulate(
+    seed: int, mode: Mode, *, mixed: bool = False, forgets_losses: bool = False, **changes: Any
+) -> Simulation:
     """Run one seed; a failure names it."""
-    simulation = Simulation(seed, mode, lambda settings: replace(settings, **changes))
+    simulation = Simulation(
+        seed,
+        mode,
+        lambda settings: replace(settings, **changes),
+        mixed=mixed,
+        forgets_losses=forgets_losses,
+    )
     try:
         simulation.run()
     except (ViolationError, AssertionError) as error:
-        error.add_note(f"seed {seed}, {mode.name}: simulate({seed}, Mode.{mode.name})")
+        error.add_note(
+            f"seed {seed}, {mode.name}: simulate({seed}, Mode.{mode.name}, mixed={mixed})"
+        )
         raise
     return simulation

@@ -14,17 +14,20 @@ BLOCK = 200
 SOAK_BLOCK = 1000
 
 
+@pytest.mark.parametrize("mixed", [False, True], ids=["plain", "mixed"])
 @pytest.mark.parametrize(
     ("mode", "first"),
     [
-        *((Mode.CRASHES, first) for first in range(0, 800, BLOCK)),
-        *((Mode.POWER_CUTS_FLUSHED, first) for first in range(0, 800, BLOCK)),
+        *((Mode.CRASHES, first) for first in range(0, 400, BLOCK)),
+        *((Mode.POWER_CUTS_FLUSHED, first) for first in range(0, 400, BLOCK)),
         *((Mode.POWER_CUTS_UNFLUSHED, first) for first in range(0, 400, BLOCK)),
     ],
 )
-def test_groups_keep_their_promises(mode: Mode, first: int) -> None:
-    for seed in range(first, first + BLOCK):
-        simulate(seed, mode)
+def test_groups_keep_their_promises(mode: Mode, first: int, mixed: bool) -> None:
+    runs = [simulate(seed, mode, mixed=mixed) for seed in range(first, first + BLOCK)]
+    if mixed:
+        assert sum(run.losses for run in runs)
+        assert sum(run.returns for run in runs)
 
 
 @pytest.mark.soak
@@ -33,7 +36,7 @@ def test_groups_keep_their_promises(mode: Mode, first: int) -> None:
 def test_groups_keep_their_promises_for_long(seed: int) -> None:
     """A test runs 1,000 groups; a failure prints the seed of the one that failed."""
     for each in range(seed * SOAK_BLOCK, (seed + 1) * SOAK_BLOCK):
-        simulate(each, list(Mode)[each % 3])
+        simulate(each, list(Mode)[each % 3], mixed=each % 2 == 1)
 
 
 @pytest.mark.parametrize(
@@ -70,6 +73,7 @@ def test_a_seed_is_a_run() -> None:
         (Mode.POWER_CUTS_FLUSHED, {"new_term_after_own_vote": False}),
         (Mode.POWER_CUTS_FLUSHED, {"flush_before_ack": False}),
         (Mode.CRASHES, {"check_term_of_pushes": False}),
+        (Mode.CRASHES, {"mixed": True, "forgets_losses": True}),
     ],
 )
 def test_the_simulator_finds_broken_rules(mode: Mode, changes: dict[str, Any]) -> None:

@@ -16,6 +16,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Final
 
+from pyromq.protocol.wire.frame import FrameReader, RemotingCommand
 from pyromq.raft.log import RaftLog
 from pyromq.raft.member import Role
 from pyromq.raft.node import NodeSettings, RaftNode
@@ -172,6 +173,33 @@ async def group(base: Path, count: int = 3, **settings: Any) -> AsyncIterator[di
         yield nodes
     finally:
         await asyncio.gather(*(node.stop() for node in nodes.values()))
+
+
+class RawPeer:
+    """A connection to a node's port, byte by byte."""
+
+    def __init__(self, port: int) -> None:
+        self._port = port
+        self._frames = FrameReader()
+        self.answers: list[RemotingCommand] = []
+        self.is_closed = False
+
+    async def open(self) -> None:
+        self._reader, self._writer = await asyncio.open_connection("127.0.0.1", self._port)
+        self._task = asyncio.ensure_future(self._read())
+
+    async def _read(self) -> None:
+        while data := await self._reader.read(1 << 16):
+            self.answers += self._frames.feed(data)
+        self.is_closed = True
+
+    def write(self, *frames: bytes) -> None:
+        self._writer.write(b"".join(frames))
+
+    async def close(self) -> None:
+        self._writer.close()
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
 
 
 def log_bytes(directory: Path, written: int, end_index: int) -> tuple[bytes, bytes]:

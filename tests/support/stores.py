@@ -81,7 +81,7 @@ def put(
 ) -> int:
     """Gather one message, without a seal; returns its physical offset."""
     return store.put(
-        store.queue(topic, queue_id),
+        store.tail(topic, queue_id),
         body,
         properties_of(tags, keys),
         java_hash(tags),
@@ -106,7 +106,7 @@ def put_batch(
     """Gather a batch, without a seal; returns the physical offsets."""
     own = properties_of(tags)
     return store.put_batch(
-        store.queue(topic, queue_id),
+        store.tail(topic, queue_id),
         b"".join(encode_inner_message(body, own) for body in bodies),
         properties,
         0,

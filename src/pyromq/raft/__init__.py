@@ -26,5 +26,13 @@ The log has DLedger's files:
 | `flush` | fsyncs, and saves the checkpoint |
 | `checkpoint_file`, `vote_file` | the small text files |
 
+A node joins them:
+
+| module | what it does |
+| --- | --- |
+| `log_ledger` | the log as the core's ledger |
+| `network` | the bodies as bytes, connections to peers, and the port |
+| `node` | core, log, vote file and network on one loop |
+
 No broker uses this package yet.
 """

@@ -260,6 +260,22 @@ class RaftLog:
 
     # Appending
 
+    def reserve(self, sizes: Sequence[int]) -> list[int]:
+        """Return the positions of the next entries of these sizes, and reserve room for them.
+
+        They may be in several files. Otherwise as `make_room`.
+        """
+        whole = np.array(sizes, np.int64)
+        positions: list[int] = place_entries(self.written, whole, self.files.file_size).tolist()
+        ends = dict[int, tuple[int, int]]()
+        for position, size in zip(positions, sizes, strict=True):
+            base = self.files.base_of(position)
+            start, _ = ends.get(base, (position, 0))
+            ends[base] = start, position + size
+        self.files.prepare(list(ends.values()), self.written)
+        self._index.prepare(self.next_index, len(sizes))
+        return positions
+
     def make_room(self, size: int) -> tuple[int, int]:
         """Return where entries of `size` bytes go, and the end of the room reserved from there on.
 

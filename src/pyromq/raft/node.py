@@ -34,6 +34,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any, Final, Protocol
 
+from pyromq.base.sizes import MIB
 from pyromq.raft.core import Core
 from pyromq.raft.flush import FlushService
 from pyromq.raft.format import Vote
@@ -55,6 +56,7 @@ from pyromq.raft.member import (
     Settings,
 )
 from pyromq.raft.messages import (
+    NONE,
     Code,
     Entry,
     Envelope,
@@ -70,6 +72,9 @@ from pyromq.store.results import StoreError
 
 logger = logging.getLogger(__name__)
 
+#: Bytes of pushes to one peer without an answer. They must pass within the second after which the
+#: core repeats them, and heartbeats wait behind them.
+MAX_BYTES_IN_FLIGHT: Final = 4 * MIB
 #: How long an answer may take; its sender has given up before.
 _MAX_WAIT: Final = 5000
 #: A timer that is later than this lets the sockets be read first: the heartbeat that it misses may
@@ -106,7 +111,7 @@ class NodeSettings:
             preferred_leaders=self.preferred_leaders,
             batch_push=self.batch_push,
             flush_before_ack=self.flush_before_ack,
-            **self.core,
+            **{"max_bytes_in_flight": MAX_BYTES_IN_FLIGHT, **self.core},
         )
 
 
@@ -235,8 +240,9 @@ class RaftNode:
         settings = self._settings
         self._loop = asyncio.get_running_loop()
         vote = self._votes.load()
-        log = self._log
-        persisted = Persisted(vote.term, vote.voted_for, log.committed_index, log.must_catch_up)
+        persisted = Persisted(
+            vote.term, vote.voted_for, self._log.committed_index, self._log.must_catch_up
+        )
         self._core = Core(
             settings.core_settings(),
             persisted,
@@ -282,25 +288,25 @@ class RaftNode:
                 order.set_result(Code.UNKNOWN)
 
     def _enter(self, state: NodeState) -> None:
-        assert self._state is not NodeState.STOPPED
+        assert self._state is not NodeState.STOPPED, state
         self._state = state
 
     # For the owner
 
     @property
     def role(self) -> Role:
-        """Return the role."""
-        return self._core.role
+        """Return the role; that of a candidate before the start."""
+        return Role.CANDIDATE if self._state is NodeState.NEW else self._core.role
 
     @property
     def term(self) -> int:
-        """Return the current term."""
-        return self._core.term
+        """Return the current term; -1 before the start."""
+        return NONE if self._state is NodeState.NEW else self._core.term
 
     @property
     def leader(self) -> str | None:
         """Return the leader of the current term, if it is known."""
-        return self._core.leader
+        return None if self._state is NodeState.NEW else self._core.leader
 
     @property
     def address(self) -> tuple[str, int]:
@@ -339,7 +345,8 @@ class RaftNode:
         )
         self._last_id += 1
         request_id = self._last_id
-        order = self._orders[request_id] = self._loop.create_future()
+        order: asyncio.Future[Code] = self._loop.create_future()
+        self._orders[request_id] = order
         try:
             envelope = Envelope(settings.self_id, settings.self_id, request_id, request)
             self._advance(self._core.step, envelope)
@@ -517,7 +524,9 @@ class RaftNode:
             if isinstance(effect, Send):
                 self._send(effect.envelope)
             elif isinstance(effect, Committed):
-                self._commit = effect.index
+                # Before the next step: the log refuses to remove what is committed.
+                if self._log.commit(effect.index):
+                    self._commit = effect.index
             else:
                 self._tell_commit()
                 self._run_rare(effect)
@@ -570,7 +579,7 @@ class RaftNode:
 
     def _tell_commit(self) -> None:
         index, self._commit = self._commit, -1
-        if index >= 0 and self._log.commit(index):
+        if index >= 0:
             self._listener.committed(index)
 
     def _fail(self, reason: str) -> None:

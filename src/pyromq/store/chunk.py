@@ -25,6 +25,7 @@ Owned by `message_store`, which exposes these methods as its own. Runs on the lo
 from __future__ import annotations
 
 import asyncio
+import struct
 import sys
 from collections.abc import Callable, Iterable
 from time import monotonic_ns
@@ -44,6 +45,7 @@ from pyromq.protocol.message.record import (
     head_packer,
     inner_count,
     shared_packer,
+    with_physical_offset,
 )
 from pyromq.protocol.message.sysflag import BORN_HOST_V6, STORE_HOST_V6
 from pyromq.protocol.message.units import CONSUME_QUEUE_ENTRY
@@ -169,6 +171,14 @@ class Chunk:
         """Call `on_append` after each append to the log."""
         self._on_append = on_append
 
+    def _take_back_room(self) -> None:
+        """Let the next record go where it belongs, if the last one was to open a file and failed.
+
+        Only the log of a raft group cares: a commit log has ended the file.
+        """
+        if self._prefix and not self._buffers:
+            self.position, self._limit = self._log.append_position, 0
+
     def withdraw_room(self) -> None:
         """Make the next put call `_make_room` first, where it may be refused."""
         self._limit = 0
@@ -210,31 +220,35 @@ class Chunk:
             pack = self._pack_head_v6
             sys_flag |= self._host_flag | BORN_HOST_V6
             size += HOST_SIZE_V6 - HOST_SIZE_V4
-        if size > self._unchecked_size or physical + size > self._limit:
-            physical = prefix + self._make_room(prefix + size, body_length, properties_length)
         offset = queue.next_offset
         if offset >= queue.room:
             queue.extend()
+        if size > self._unchecked_size or physical + size > self._limit:
+            physical = prefix + self._make_room(prefix + size, body_length, properties_length)
         touched = self.touched
         if not touched:
             self._store_timestamp = store_timestamp or now_ms()
-        head = pack(
-            size,
-            MESSAGE_MAGIC,
-            crc32(body) & CRC_MASK,
-            queue.queue_id,
-            flag,
-            offset,
-            physical,
-            sys_flag,
-            born_timestamp,
-            born_host,
-            self._store_timestamp,
-            self._store_host,
-            reconsume_times,
-            prepared_offset,
-            body_length,
-        )
+        try:
+            head = pack(
+                size,
+                MESSAGE_MAGIC,
+                crc32(body) & CRC_MASK,
+                queue.queue_id,
+                flag,
+                offset,
+                physical,
+                sys_flag,
+                born_timestamp,
+                born_host,
+                self._store_timestamp,
+                self._store_host,
+                reconsume_times,
+                prepared_offset,
+                body_length,
+            )
+        except struct.error:
+            self._take_back_room()
+            raise
         buffers = self._buffers
         if prefix:
             buffers.append(self._entry_header(size, physical - prefix))
@@ -310,7 +324,7 @@ class Chunk:
         reconsume_times: int,
     ) -> list[int]:
         """Gather a batch that was encoded in slices; see `put_batch`."""
-        if self.position + encoder.size > self._limit:
+        if self.position + encoder.size > self._limit and not self._prefix:
             self._make_room(encoder.size, 0, 0)
         encoder.move_to(
             self._place(queue, b"", sys_flag, born_timestamp, born_host, reconsume_times)
@@ -355,20 +369,39 @@ class Chunk:
         )
 
     def _append_encoded(self, queue: ConsumeQueue, encoder: BatchEncoder) -> list[int]:
+        if self._prefix:
+            return self._append_entries(queue, encoder)
         entries = b"".join(encoder.entries)
-        buffers = self._as_entries(encoder) if self._prefix else encoder.buffers
-        self._append(queue, buffers, encoder.size, entries, encoder.offsets)
+        self._append(queue, encoder.buffers, encoder.size, entries, encoder.offsets)
         return encoder.offsets
 
-    def _as_entries(self, encoder: BatchEncoder) -> list[bytes]:
-        """Return the records of a batch as entries of a raft group's log. Raises PutError."""
-        records = encoder.records()
-        if max(map(len, records)) + self._prefix > MAX_ENTRY_SIZE:
+    def _append_entries(self, queue: ConsumeQueue, encoder: BatchEncoder) -> list[int]:
+        """Gather a batch as entries of a raft group's log. Raises PutError.
+
+        Each entry is where it would be if it came alone: a file is full when the next one does not
+        fit, and Java's followers refuse an entry anywhere else. So a batch may cross files.
+        """
+        prefix, records, offsets = self._prefix, encoder.records(), encoder.offsets
+        sizes = [prefix + len(record) for record in records]
+        if max(sizes) > MAX_ENTRY_SIZE:
             raise self._too_large()
-        entries: list[bytes] = []
-        for physical, record in zip(encoder.offsets, records, strict=True):
-            entries += (self._entry_header(len(record), physical - self._prefix), record)
-        return entries
+        if queue.next_offset + len(records) > queue.room:
+            queue.extend(len(records))
+        refusal = self._refusal()
+        if refusal is not None:
+            raise refusal
+        if self.position + encoder.size > self._limit:
+            self._write()
+            offsets = [prefix + position for position in self._log.reserve(sizes)]
+            records = [with_physical_offset(*each) for each in zip(records, offsets, strict=True)]
+            self.withdraw_room()
+        for physical, record in zip(offsets, records, strict=True):
+            self._buffers += (self._entry_header(len(record), physical - prefix), record)
+        self.position = offsets[-1] + len(records[-1])
+        if not queue.pending:
+            self.touched.append(queue)
+        queue.append(b"".join(encoder.entries), len(records))
+        return offsets
 
     def _entry_header(self, size: int, position: int) -> bytes:
         """Return the header of the next entry, and count it."""
@@ -530,7 +563,10 @@ class Chunk:
                 f"the batch needs at least {size} bytes of the log, limit {max_size} "
                 "(maxBatchRecordsSize)",
             )
-        self._make_room(size, length, 0)
+        if self._prefix:
+            self._check(length, 0)  # `_append_entries` makes room for each entry
+        else:
+            self._make_room(size, length, 0)
 
     def _too_large(self) -> PutError:
         return PutError(

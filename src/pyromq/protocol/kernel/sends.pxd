@@ -2,6 +2,7 @@
 
 cimport cython
 
+from pyromq.protocol.kernel.inner_messages cimport InnerLayout
 from pyromq.protocol.kernel.queue_table cimport Queue, QueueTable
 from pyromq.protocol.kernel.raw cimport Area, View, i64, u32
 from pyromq.protocol.kernel.request_header cimport Text
@@ -105,18 +106,15 @@ cdef class Sends:
     cdef View keep(self, bytes data)
 
 cdef i64 number_in(View view, Text text) noexcept
-cdef i64 batch_count(View view, i64 at, i64 end) noexcept
-cdef i64 inner_end(View view, i64 at, i64 end) noexcept
-cdef i64 write_hex(Area area, i64 at, i64 value) noexcept
-cdef i64 write_sized_decimal(Area area, i64 at, i64 value) noexcept
 
 # Layouts and names, set at import from the modules that define them.
 cdef i64 MAGIC, CRC_MASK, HEAD_SIZE, HOST_SIZE_V4
-cdef i64 INNER_HEAD_SIZE, INNER_FIXED_SIZE, INNER_FLAG, INNER_BODY_LENGTH
+cdef InnerLayout INNER
+cdef i64 INNER_FLAG
 cdef i64 ENTRY_SIZE, MAX_PROPERTIES, LENGTH_SIZE
 cdef i64 PREFIX_SIZE, TOTAL_SIZE, HEADER_LENGTH_MASK, RESPONSE, ONEWAY
 cdef i64 SEND, SEND_V2, SEND_BATCH, BORN_HOST_V6, SPECIAL_FLAGS
 cdef i64 MAX_FRAME
-cdef i64 ENTRY_MAGIC, ENTRY_HEADER_SIZE, MAX_ENTRY_SIZE
+cdef i64 ENTRY_HEADER_SIZE, MAX_ENTRY_SIZE
 cdef View TAGS, TRUE, FALSE
 cdef i64 ID_DIGITS

@@ -17,6 +17,8 @@ the records before it calls `reset`. A queue has `next_offset` and `room`. Not t
 import cython
 from cython.cimports.libc.stdlib import calloc, free
 from cython.cimports.pyromq.protocol.kernel.checksum import crc32, fill_crc_tables
+from cython.cimports.pyromq.protocol.kernel.entries import write_entry_header
+from cython.cimports.pyromq.protocol.kernel.inner_messages import batch_count, fill_inner_layout
 from cython.cimports.pyromq.protocol.kernel.queue_table import QueueTable
 from cython.cimports.pyromq.protocol.kernel.raw import (
     area_of,
@@ -25,7 +27,6 @@ from cython.cimports.pyromq.protocol.kernel.raw import (
     faults,
     is_at,
     read8,
-    read16,
     read32,
     read_only,
     view_of,
@@ -34,7 +35,6 @@ from cython.cimports.pyromq.protocol.kernel.raw import (
     write32,
     write64,
     write_all,
-    write_word,
 )
 from cython.cimports.pyromq.protocol.kernel.send_header import (
     BATCH,
@@ -50,10 +50,11 @@ from cython.cimports.pyromq.protocol.kernel.send_header import (
 )
 from cython.cimports.pyromq.protocol.kernel.text import (
     NONE,
-    hex_word,
     parse_number,
     tags_code_of,
     write_decimal,
+    write_hex,
+    write_sized_decimal,
 )
 
 from pyromq.protocol.message import crc, entry, message_id, record, sysflag, units
@@ -62,14 +63,12 @@ from pyromq.protocol.wire import frame
 from pyromq.protocol.wire.codes import RequestCode
 
 fill_crc_tables()
+fill_inner_layout(cython.address(INNER))
 
 MAGIC = record.MESSAGE_MAGIC
 CRC_MASK = crc.CRC_MASK
 HEAD_SIZE = record.HEAD_SIZE_V4
 HOST_SIZE_V4 = message_id.HOST_SIZE_V4
-INNER_HEAD_SIZE = record.INNER_HEAD_SIZE
-INNER_FIXED_SIZE = record.INNER_FIXED_SIZE
-INNER_BODY_LENGTH = record.INNER_BODY_LENGTH
 INNER_FLAG = record.INNER_BODY_LENGTH - 4
 LENGTH_SIZE = record.PROPERTIES_LENGTH.size
 ENTRY_SIZE = units.CONSUME_QUEUE_ENTRY_SIZE
@@ -85,7 +84,6 @@ SEND_BATCH = RequestCode.SEND_BATCH_MESSAGE
 BORN_HOST_V6 = sysflag.BORN_HOST_V6
 SPECIAL_FLAGS = sysflag.TRANSACTION_MASK | sysflag.HOST_MASK
 MAX_FRAME = frame.MAX_FRAME
-ENTRY_MAGIC = entry.ENTRY_MAGIC
 ENTRY_HEADER_SIZE = entry.ENTRY_HEADER_SIZE
 MAX_ENTRY_SIZE = entry.MAX_ENTRY_SIZE
 
@@ -358,7 +356,7 @@ class Sends:
     def send_batch(self, body, end):
         """Put all messages of a batch and its response; return False if any is not plain."""
         queue = self.queue
-        count = batch_count(self.chunk, body, end)
+        count = batch_count(self.chunk, body, end, cython.address(INNER))
         if count < 1 or count > self.max_batch_count or end - body > self.max_body:
             return False
         if not self.header.take_text(self.fields[PROPERTIES].start, self.fields[PROPERTIES].end):
@@ -374,7 +372,7 @@ class Sends:
         if tags_code_of(shared, 0, shared.size, TAGS) != 0:
             return False
         per_message = (
-            self.head_size + 1 + queue.topic.size + LENGTH_SIZE + shared.size + 1 - INNER_FIXED_SIZE
+            self.head_size + 1 + queue.topic.size + LENGTH_SIZE + shared.size + 1 - INNER.fixed_size
         )
         size = end - body + count * per_message
         if size > self.max_batch_size or not self.has_room(count, size):
@@ -400,8 +398,8 @@ class Sends:
 
     def put_inner(self, at, end, shared, position, offset):
         """Write one message of a batch; return the bytes written, 0 if it is not plain."""
-        body_size = read32(self.chunk, at + INNER_BODY_LENGTH)
-        body = at + INNER_HEAD_SIZE
+        body_size = read32(self.chunk, at + INNER.body_length)
+        body = at + INNER.head_size
         own = body + body_size + LENGTH_SIZE
         tags_code = tags_code_of(self.chunk, own, end, TAGS)
         is_joined = end > own and shared.size > 0 and read8(self.chunk, end - 1) != 2
@@ -439,15 +437,8 @@ class Sends:
         """Write the header of the entry for a record, if there are entries; return its end."""
         if self.prefix == 0:
             return at
-        at = write32(self.records, at, ENTRY_MAGIC)
-        at = write32(self.records, at, ENTRY_HEADER_SIZE + size)
-        at = write64(self.records, at, self.entry_index + self.put_count)
-        at = write64(self.records, at, self.entry_term)
-        at = write64(self.records, at, position)
-        at = write32(self.records, at, 0)  # channel
-        at = write32(self.records, at, 0)  # chainCrc
-        at = write32(self.records, at, 0)  # bodyCrc
-        return write32(self.records, at, size)
+        index = self.entry_index + self.put_count
+        return write_entry_header(self.records, at, index, self.entry_term, position, size)
 
     def write_head(self, at, size, body_crc, flag, offset, physical, body_size):
         """Write fields 1 to 14 and bodyLength of a record; return their end."""
@@ -592,40 +583,3 @@ class Sends:
 def number_in(view, text):
     """Return the number that fills a text, or NONE."""
     return parse_number(view, text.start, text.end) if text.start >= 0 else NONE
-
-
-def batch_count(view, at, end):
-    """Return the number of messages in a batch, or -1 if one is malformed."""
-    count: cython.longlong = 0
-    while at < end:
-        at = inner_end(view, at, end)
-        if at < 0:
-            return -1
-        count += 1
-    return count
-
-
-def inner_end(view, at, end):
-    """Return the end of the inner message at `at`, or -1 if its lengths contradict each other."""
-    if end - at < INNER_FIXED_SIZE:
-        return -1
-    size = read32(view, at)
-    body_size = read32(view, at + INNER_BODY_LENGTH)
-    if size > end - at or body_size > size - INNER_FIXED_SIZE:
-        return -1
-    own_size = read16(view, at + INNER_HEAD_SIZE + body_size)
-    return at + size if own_size == size - INNER_FIXED_SIZE - body_size else -1
-
-
-def write_hex(area, at, value):
-    """Write 16 hexadecimal digits; return their end."""
-    write_word(area, at, hex_word(cython.cast(u32, value >> 32)))
-    write_word(area, at + 8, hex_word(cython.cast(u32, value)))
-    return at + ID_DIGITS
-
-
-def write_sized_decimal(area, at, value):
-    """Write the length of a number's text and the text; return its end."""
-    end = write_decimal(area, at + 4, value)
-    write32(area, at, end - at - 4)
-    return end

@@ -210,6 +210,12 @@ def topic_part(topic: str) -> bytes:
     return bytes((len(data),)) + data
 
 
+def with_physical_offset(record: bytes, physical_offset: int) -> bytes:
+    """Return a record for another place in the log."""
+    end = PHYSICAL_OFFSET_AT + 8
+    return record[:PHYSICAL_OFFSET_AT] + physical_offset.to_bytes(8, "big") + record[end:]
+
+
 def encode_record(record: MessageRecord, born_host: bytes, store_host: bytes) -> bytes:
     """Encode a record; the store does the same field by field. Raises RecordError."""
     topic = topic_part(record.topic)

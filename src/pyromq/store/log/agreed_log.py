@@ -68,6 +68,9 @@ class EntryLog(Protocol):
     def make_room(self, size: int) -> tuple[int, int]:
         """Return where `size` bytes of entries go, and the end of the room. Raises OSError."""
 
+    def reserve(self, sizes: Sequence[int]) -> list[int]:
+        """Return where entries of these sizes go, and reserve room there. Raises OSError."""
+
     def append_raw(self, data: bytes | memoryview) -> int:
         """Append whole entries, for which there is room; return their number."""
 
@@ -188,9 +191,19 @@ class AgreedLog(CommitLog):
         try:
             return self.entries.make_room(size)
         except OSError as error:
-            if not isinstance(error, ShortageError):  # `descriptors` has logged it
-                logger.error("no room for %d bytes of entries: %s", size, error)
-            raise PutError(PutStatus.CREATE_MAPEDFILE_FAILED, str(error)) from error
+            raise _no_room(size, error) from error
+
+    def reserve(self, sizes: Sequence[int]) -> list[int]:
+        """Return where entries of these sizes go, perhaps in several files. Raises PutError."""
+        try:
+            return self.entries.reserve(sizes)
+        except OSError as error:
+            raise _no_room(sum(sizes), error) from error
+
+    @property
+    def append_position(self) -> int:
+        """Return where the next append goes."""
+        return self.entries.written
 
     def append(self, records: bytes | memoryview, store_timestamp: int) -> None:  # noqa: ARG002
         """Append whole entries, for which there is room."""
@@ -212,3 +225,9 @@ class AgreedLog(CommitLog):
     def min_offset(self) -> int:
         """Return the offset of the first byte that is still stored."""
         return self.segments.first_offset if self.segments.files else self.watermarks.written
+
+
+def _no_room(size: int, error: OSError) -> PutError:
+    if not isinstance(error, ShortageError):  # `descriptors` has logged it
+        logger.error("no room for %d bytes of entries: %s", size, error)
+    return PutError(PutStatus.CREATE_MAPEDFILE_FAILED, str(error))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -13,7 +12,7 @@ import orjson
 import pytest
 
 from pyromq.protocol.wire.codes import RequestCode
-from pyromq.protocol.wire.frame import FLAG_ONEWAY, FrameReader, RemotingCommand
+from pyromq.protocol.wire.frame import FLAG_ONEWAY, RemotingCommand
 from pyromq.raft.format import Columns, Run, join_entries
 from pyromq.raft.messages import (
     Code,
@@ -35,6 +34,7 @@ from pyromq.raft.network.json_bodies import RaftCode, code_of, decode_response, 
 from pyromq.raft.network.server import RaftServer, Reply
 from tests.support.loops import on_both_loops
 from tests.support.patience import until
+from tests.support.raft_nodes import RawPeer
 
 PEERS = {"n0": ("10.0.0.1", 1), "n1": ("10.0.0.2", 2), "n2": ("10.0.0.3", 3)}
 BASE: dict[str, Any] = {
@@ -73,39 +73,12 @@ class Node:
         return Entry(5, 1, 0, 51, b"abc") if index == 5 else None
 
 
-class Client:
-    """A peer's connection, byte by byte."""
-
-    def __init__(self, port: int) -> None:
-        self._port = port
-        self._frames = FrameReader()
-        self.answers: list[RemotingCommand] = []
-        self.is_closed = False
-
-    async def open(self) -> None:
-        self._reader, self._writer = await asyncio.open_connection("127.0.0.1", self._port)
-        self._task = asyncio.ensure_future(self._read())
-
-    async def _read(self) -> None:
-        while data := await self._reader.read(1 << 16):
-            self.answers += self._frames.feed(data)
-        self.is_closed = True
-
-    def write(self, *frames: bytes) -> None:
-        self._writer.write(b"".join(frames))
-
-    async def close(self) -> None:
-        self._writer.close()
-        self._task.cancel()
-        await asyncio.gather(self._task, return_exceptions=True)
-
-
 @asynccontextmanager
-async def serving() -> AsyncIterator[tuple[Client, Node]]:
+async def serving() -> AsyncIterator[tuple[RawPeer, Node]]:
     node = Node()
     server = RaftServer("g", "n0", PEERS, node)
     port = await server.start("127.0.0.1", 0)
-    client = Client(port)
+    client = RawPeer(port)
     await client.open()
     try:
         yield client, node
@@ -287,7 +260,7 @@ async def test_an_outside_client_may_order_a_transfer() -> None:
         assert answer.code is Code.NOT_LEADER
 
 
-async def ask(client: Client, code: int, **fields: Any) -> dict[str, Any]:
+async def ask(client: RawPeer, code: int, **fields: Any) -> dict[str, Any]:
     client.answers.clear()
     client.write(outside(code, **fields))
     await until(lambda: client.answers)

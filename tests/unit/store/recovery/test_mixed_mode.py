@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from pyromq.protocol.message.record import BLANK, BLANK_MAGIC
-from pyromq.store.recovery.mixed_mode import close_old_log
 from pyromq.store.log.segments import Segments
+from pyromq.store.recovery.mixed_mode import close_old_log
 from tests.support.raft_logs import DATA_FILE, body_of, open_log
 
 
