@@ -453,12 +453,13 @@ class RaftNode:
         if self._state is not NodeState.RUNNING:
             return
         if self._loop.time() - due > _MAX_LATENESS:
+            self._armed_for = 0  # events in between must not put it off again
             self._timer = self._loop.call_later(_READ_SECONDS, self._tick_late)
             return
         self._tick_late()
 
     def _tick_late(self) -> None:
-        self._timer = None
+        self._timer, self._armed_for = None, _NEVER
         if self._state is not NodeState.RUNNING:
             return
         now = self._now()

@@ -36,7 +36,7 @@ from pyromq.raft.node import NodeSettings, RaftNode
 from pyromq.raft.vote_file import VoteFile
 from tests.support.dledger import GROUP
 from tests.support.loops import on_both_loops
-from tests.support.patience import until
+from tests.support.patience import DEADLINE, until
 from tests.support.raft_nodes import (
     OwnNode,
     RawPeer,
@@ -374,6 +374,27 @@ async def test_a_stalled_node_reads_before_it_gives_up_its_leader(tmp_path: Path
         thread.join()
         await peer.close()
         await node.stop()
+
+
+@on_both_loops
+async def test_events_after_a_stall_do_not_put_off_the_clock(tmp_path: Path) -> None:
+    """A leader under load would send no heartbeat any more."""
+    node = await alone(tmp_path)
+    peer = await connect(node)
+    term = node.node.term + 5
+    await follow(node, peer, term)
+    time.sleep(2.0)  # noqa: ASYNC251 - the subject: the follower's deadline passes
+
+    async def has_ticked() -> bool:
+        node.node.chunk_ended()  # as after each event
+        await asyncio.sleep(0)
+        return node.node.role is Role.CANDIDATE
+
+    deadline = time.monotonic() + DEADLINE
+    while not await has_ticked():
+        assert time.monotonic() < deadline
+    await peer.close()
+    await node.stop()
 
 
 @on_both_loops
