@@ -257,9 +257,16 @@ class FaultyGroup:
             kind()
             if self._choose.random() < 0.7:
                 self._heal()
-                self._moment(2.0)
+                self._moment(1.0)
+                if self._choose.random() < 0.5:
+                    self._wait_for_acknowledged(_PRODUCERS * 10)
         self._heal()
         self._note("end")
+
+    def _wait_for_acknowledged(self, count: int) -> None:
+        """Wait until the group works again."""
+        before = self.outcomes["acknowledged"]
+        wait_until(lambda: self._is_over or self.outcomes["acknowledged"] >= before + count)
 
     def _moment(self, seconds: float) -> None:
         time.sleep(self._choose.random() ** 2 * seconds)
@@ -296,7 +303,10 @@ class FaultyGroup:
     def _restart_one(self) -> None:
         node = self.group.nodes[self._one()]
         self._note(f"  {node}")
-        node.stop()
+        if "boot success" in node.log():
+            node.stop()
+        else:
+            node.kill()  # it would not take a signal yet
         self._moment(1.0)
 
     def _pause_leader(self) -> None:
