@@ -357,8 +357,10 @@ class RaftNode:
 
     def status(self) -> RaftStatus:
         """Return the state of this node and, as leader, of its followers."""
-        log, settings, now = self._log, self._settings, self._loop.time()
-        followers = self._core.followers
+        log, settings = self._log, self._settings
+        is_new = self._state is NodeState.NEW
+        followers = {} if is_new else self._core.followers
+        now = 0.0 if is_new else self._loop.time()
         peers = []
         for peer in self._peers.values():
             follower = followers.get(peer.node_id)
@@ -443,9 +445,12 @@ class RaftNode:
 
     def _pump(self) -> None:
         self._is_pump_due = False
-        if self._state is NodeState.RUNNING:
+        if self._state is not NodeState.RUNNING:
+            return
+        # An event since the append may have ended the term.
+        if self.role is Role.LEADER and self._log.end_term == self.term:
             self._advance(self._core.appended)
-            self.chunk_ended()
+        self.chunk_ended()
 
     def _tick(self) -> None:
         self._timer, due = None, self._armed_for / 1000

@@ -19,6 +19,7 @@ from pyromq.raft.log import RaftLog
 from pyromq.raft.member import Effect, Role
 from pyromq.raft.messages import (
     Code,
+    Envelope,
     HeartbeatRequest,
     PushRequest,
     PushType,
@@ -258,6 +259,28 @@ async def test_appends_of_one_iteration_are_one_push(
 
 
 @on_both_loops
+async def test_entries_of_a_leader_that_steps_down_at_once_are_not_pushed(tmp_path: Path) -> None:
+    """A vote request may arrive between the append and the push of the same iteration."""
+    async with group(tmp_path) as nodes:
+        await write(nodes.values(), 1)
+        leader = await leader_of(nodes.values())
+        (other, *_) = (node for node in nodes if node != leader.node_id)
+        last = leader.append(1)
+        request = VoteRequest(
+            **{**base(leader.node.term + 1, other), "remote_id": leader.node_id},
+            ledger_end_index=last,
+            ledger_end_term=leader.node.term,
+        )
+        leader.node._core.step(
+            Envelope(other, leader.node_id, 1 << 40, request), leader.node._now()
+        )
+        assert leader.node.role is Role.CANDIDATE
+        await write(nodes.values(), 1)
+        await settled(nodes.values())
+        assert not any(node.recorder.failures for node in nodes.values())
+
+
+@on_both_loops
 async def test_acknowledgement_waits_for_the_flush(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -430,6 +453,7 @@ async def test_a_node_that_was_not_started_has_no_role(tmp_path: Path) -> None:
     node = RaftNode(settings, log, Recorder())
     assert (node.role, node.term, node.leader) == (Role.CANDIDATE, -1, None)
     assert node.append_refusal() is Code.INTERNAL_ERROR
+    assert (node.status().role, node.status().peers) == (Role.CANDIDATE, ())
     await node.stop()
 
 
