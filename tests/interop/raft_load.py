@@ -22,7 +22,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final, NamedTuple
 
-from tests.interop.client_driver import ClientDriver
+from tests.interop.client_driver import ClientDriver, Line
 from tests.support.patience import DEADLINE, wait_until
 from tests.support.raft_files import Stored
 
@@ -115,17 +115,25 @@ class JavaLoad:
             pace=_PACE_MILLIS,
         )
 
-    def consume_all(self, expected: int) -> None:
-        """Read so many messages as a new group of Java's; everything acknowledged is there."""
+    def consume_all(self) -> None:
+        """Read as a new group of Java's until everything acknowledged has arrived."""
+        missing = {sent.body for sent in self.acknowledged}
+        seen = 0
+
+        def is_complete(lines: list[Line]) -> bool:
+            nonlocal seen
+            missing.difference_update(line["body"] for line in lines[seen:])
+            seen = len(lines)
+            return not missing
+
         self._driver.consumer("reader", self._namesrv, "raft-readers", TOPIC)
-        lines = self._driver.wait_reports(
-            "reader", lambda found: len(found) >= expected, _READ_SECONDS
-        )
+        try:
+            lines = self._driver.wait_reports("reader", is_complete, _READ_SECONDS)
+        except AssertionError as error:
+            error.add_note(f"never consumed: {sorted(missing)[:5]}")
+            raise
         places = Counter((line["queueId"], line["queueOffset"]) for line in lines)
         assert max(places.values()) == 1, places.most_common(3)
-        received = {line["body"] for line in lines}
-        missing = [sent for sent in self.acknowledged if sent.body not in received]
-        assert not missing, f"never consumed: {missing[:5]}"
 
     def check(self, entries: Sequence[Stored]) -> None:
         """Check that a log explains all acknowledgements."""
@@ -146,7 +154,3 @@ class JavaLoad:
             assert found.count((sent.queue_id, sent.offset)) == 1, f"{sent} is at {found}"
             assert len(found) <= sent.attempts, f"{sent} is at {found}"
 
-
-def messages_of(entries: Sequence[Stored]) -> int:
-    """Return the number of the load's messages in a log."""
-    return sum(entry.record().topic == TOPIC for entry in entries)

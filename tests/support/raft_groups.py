@@ -228,7 +228,16 @@ class RaftGroup:
             proxy.refuse(False)
             proxy.resume()
 
-    # The end
+    # Logs
+
+    def wait_for_log_ends(self) -> None:
+        """Wait until each node has what any of them has now, while messages may arrive."""
+        end = 0
+        for node in self.nodes.values():
+            with suppress(OSError):
+                end = max(end, int(node.runtime_info(timeout=1.0)["commitLogMaxOffset"]))
+        for node in self.nodes.values():
+            node.wait_for_log_end(end)
 
     def settle(self) -> int:
         """Wait until all nodes have the same committed log, dispatched; return its end."""
