@@ -31,7 +31,7 @@ _IN_FLIGHT: Final = 3
 _MESSAGES: Final = 10
 _PACE_MILLIS: Final = 10
 #: Of a send with its repetitions inside of the client: a paused leader answers nothing.
-_TIMEOUT_MILLIS: Final = 3000
+_TIMEOUT_MILLIS: Final = 2500
 _READ_SECONDS: Final = 2 * DEADLINE
 
 
@@ -56,7 +56,7 @@ class JavaLoad:
         #: The longest time without an acknowledgement, in seconds.
         self.longest_pause = 0.0
         driver.producer(
-            "load", namesrv, "raft-producers", timeout=_TIMEOUT_MILLIS, attempts=True
+            "load", namesrv, "raft-producers", timeoutMillis=_TIMEOUT_MILLIS, attempts=True
         )
 
     @contextmanager

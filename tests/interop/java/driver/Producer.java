@@ -42,7 +42,7 @@ final class Producer implements AutoCloseable {
             producer = new DefaultMQProducer(group, null, call.getBooleanValue("trace"), null);
         }
         Driver.configure(producer, call);
-        producer.setSendMsgTimeout(call.containsKey("timeout") ? call.getIntValue("timeout") : 30000);
+        producer.setSendMsgTimeout(call.containsKey("timeoutMillis") ? call.getIntValue("timeoutMillis") : 30000);
         producer.start();
         if (call.getBooleanValue("attempts")) {
             producer.getDefaultMQProducerImpl().registerSendMessageHook(new Count());
