@@ -24,6 +24,7 @@ import json
 import re
 import time
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from types import TracebackType
@@ -258,9 +259,10 @@ class RaftGroup:
         raise NodeError(f"the nodes did not agree within {_SETTLE_SECONDS:g} s: {last}")
 
     def stop(self) -> None:
-        """End all nodes as an operator does."""
-        for node in self.nodes.values():
-            node.stop()
+        """End all nodes as an operator does, at once."""
+        with ThreadPoolExecutor(len(self.nodes)) as executor:
+            for ending in [executor.submit(node.stop) for node in self.nodes.values()]:
+                ending.result()
 
     def stores(self) -> dict[str, Path]:
         """Return the stores, by the ids of their nodes."""
