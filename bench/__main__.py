@@ -13,6 +13,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 from rich.console import Console
 
@@ -23,11 +24,13 @@ from bench.cases import (
     BASE,
     CATCH_UP,
     CONTENDERS,
+    FAIL_OVER,
     JAVA,
     KAFKA,
     NATS,
     PURE,
     PYROMQ,
+    RAFT,
     RECOVERY,
     REPLICATED,
     START,
@@ -39,6 +42,7 @@ from bench.kafka import KafkaServer
 from bench.nats import NatsServer
 from bench.page import write_page
 from bench.process import syncs_per_second
+from bench.raft import Group, java_group, measure_fail_overs, pyromq_group
 from bench.recovery import DEFAULT_SIZE, QUICK_SIZE, measure_recovery
 from bench.replication import Pair, java_pair, measure_catch_up, pyromq_pair
 from bench.report import Rounds, environment, is_committed, merged_with_baseline, render, save
@@ -59,6 +63,7 @@ _CLIENT = "client"
 #: These have their own tables and bounds, and run by themselves.
 _ALONE = ("cold", "delay", "load")
 _DEFAULT_ONLY = (JAVA, PYROMQ, NATS, KAFKA, ACK)
+_Brokers = TypeVar("_Brokers", Pair, Group)
 
 
 def main() -> int:
@@ -114,6 +119,10 @@ def _measure(options: argparse.Namespace, notes: list[str], console: Console) ->
     if {REPLICATED.name, CATCH_UP} & set(options.cases):
         size = options.catch_up_mib * 1024 * 1024
         rounds |= measure_catch_up(systems.pairs(), DATA, size, options.rounds, console)
+    if RAFT.name in options.cases:
+        rounds |= measure_cases(systems.groups(), [RAFT], DATA, amount, console)
+    if {RAFT.name, FAIL_OVER} & set(options.cases):
+        rounds |= measure_fail_overs(systems.groups(), DATA, options.starts, console)
     if RECOVERY in options.cases:
         brokers = systems.brokers_of({}, java_log_level="INFO")  # at which Java logs its recovery
         size = options.recovery_mib * 1024 * 1024
@@ -169,15 +178,24 @@ class _Systems:
 
     def pairs(self) -> list[Pair]:
         """Return the RocketMQ brokers among the contenders, each with a replica."""
-        made: dict[str, Callable[[], Pair]] = {
-            JAVA: java_pair,
-            PYROMQ: pyromq_pair,
-            PURE: partial(pyromq_pair, name=PURE, is_pure=True),
+        return self._several(java_pair, pyromq_pair)
+
+    def groups(self) -> list[Group]:
+        """Return the RocketMQ brokers among the contenders, each as a raft group of three."""
+        return self._several(java_group, pyromq_group)
+
+    def _several(
+        self, java: Callable[[], _Brokers], pyromq: Callable[..., _Brokers]
+    ) -> list[_Brokers]:
+        made: dict[str, Callable[[], _Brokers]] = {
+            JAVA: java,
+            PYROMQ: pyromq,
+            PURE: partial(pyromq, name=PURE, is_pure=True),
         }
         if self._base is not None:
-            made[BASE] = partial(pyromq_pair, name=BASE, tree=self._base)
+            made[BASE] = partial(pyromq, name=BASE, tree=self._base)
         chosen = [make() for name, make in made.items() if name in self._only]
-        return [pair for pair in chosen if self._is_installed(pair)]
+        return [brokers for brokers in chosen if self._is_installed(brokers)]
 
     def _is_installed(self, system: System) -> bool:
         try:
@@ -227,7 +245,7 @@ def _measure_alone(options: argparse.Namespace, console: Console) -> tuple[str, 
 
 def _options() -> argparse.Namespace:
     throughput = [case.name for case in THROUGHPUT]
-    optional = [REPLICATED.name, CATCH_UP, RECOVERY, _CLIENT]
+    optional = [REPLICATED.name, CATCH_UP, RAFT.name, FAIL_OVER, RECOVERY, _CLIENT]
     known = [*throughput, START, *optional]
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="Run briefly and save nothing.")
@@ -248,7 +266,7 @@ def _options() -> argparse.Namespace:
         default=",".join((*throughput, START)),
         help=f"Run these cases, separated by commas: {', '.join(known)}; or one of "
         f"{', '.join(_ALONE)} by itself. By default, all but {', '.join(optional)}; "
-        f"{REPLICATED.name} includes {CATCH_UP}.",
+        f"{REPLICATED.name} includes {CATCH_UP}, {RAFT.name} includes {FAIL_OVER}.",
     )
     parser.add_argument(
         "--recovery-mib", type=int, help="Set the log size of the recovery case (4096)."
@@ -262,7 +280,9 @@ def _options() -> argparse.Namespace:
     )
     parser.add_argument("--fill", type=int, help="Set the number of messages to pull (500,000).")
     parser.add_argument("--rounds", type=int, help="Set the number of rounds (3).")
-    parser.add_argument("--starts", type=int, help="Set the number of measured starts (5).")
+    parser.add_argument(
+        "--starts", type=int, help="Set the number of measured starts and kills (5)."
+    )
     parser.add_argument(
         "--max-slices", type=int, help="Set the maximum number of warm-up slices (20)."
     )

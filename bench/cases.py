@@ -43,7 +43,7 @@ class Case:
     scale: float
     contenders: tuple[str, ...] = ROCKETMQ
     is_sync: bool = False  # runs on servers with flushDiskType=SYNC_FLUSH
-    is_replicated: bool = False  # runs on pairs, and every response must be a success
+    is_replicated: bool = False  # runs on pairs or groups, and every response must be a success
 
 
 _SEND, _PULL = Kind.SEND, Kind.PULL
@@ -168,6 +168,19 @@ REPLICATED = Case(
     is_replicated=True,
 )
 
+#: As REPLICATED, with a raft group of three nodes.
+RAFT = Case(
+    "raft",
+    "send 128 B to a raft group of three, 4 x 64 in flight",
+    _SEND,
+    "BenchmarkRaft",
+    128,
+    4,
+    64,
+    0.2,
+    is_replicated=True,
+)
+
 #: The only figure of a round with a response that was not a success.
 INVALID = "invalid"
 
@@ -196,6 +209,15 @@ _CATCH_UP_FIGURES: Figures = {
     "catch_up_s": ("first received byte to the end, s", "{:.2f}"),
     "cpu_s": ("CPU of master and replica, s", "{:.2f}"),
     "wait_s": ("start of the replica to its first byte, s", "{:.2f}"),
+}
+_RAFT_FIGURES: Figures = LOAD_FIGURES | {
+    "cpu_us": ("CPU of all three nodes, µs per message", "{:.2f}"),
+    "rss_mib": ("RSS of all three, MiB", "{:,.0f}"),
+    "server_cores": ("cores that all three used", "{:.2f}"),
+}
+_FAIL_OVER_FIGURES: Figures = {
+    "fail_over_s": ("kill to the first accepted send, s", "{:.2f}"),
+    "route_s": ("kill to the NameServer's new route, s", "{:.2f}"),
 }
 _START_FIGURES: Figures = {
     "startup_s": ("start to first accepted send, s", "{:.3f}"),
@@ -227,8 +249,9 @@ class Section:
     figures: Figures = field(hash=False)
 
 
-#: Clients, recovery and catching up have their own modules; these are their names in a report.
-START, RECOVERY, CATCH_UP = "start", "recovery", "catchup"
+#: Clients, recovery, catching up and fail-over have their own modules; these are their names in a
+#: report.
+START, RECOVERY, CATCH_UP, FAIL_OVER = "start", "recovery", "catchup", "failover"
 CLIENT_TITLES = {
     "client-send": "client: async single sends, 256 in flight",
     "client-accumulate": "client: sends through the accumulator",
@@ -239,6 +262,8 @@ SECTIONS = (
     *(Section(case.name, case.title, LOAD_FIGURES) for case in THROUGHPUT),
     Section(REPLICATED.name, REPLICATED.title, _REPLICATED_FIGURES),
     Section(CATCH_UP, "replica that catches up", _CATCH_UP_FIGURES),
+    Section(RAFT.name, RAFT.title, _RAFT_FIGURES),
+    Section(FAIL_OVER, "kill of a raft group's leader", _FAIL_OVER_FIGURES),
     Section(START, "start on an empty store", _START_FIGURES),
     Section(RECOVERY, "recovery after a kill", _RECOVERY_FIGURES),
     *(Section(name, title, _CLIENT_FIGURES) for name, title in CLIENT_TITLES.items()),
@@ -286,6 +311,9 @@ BOUNDS = (
     Bound(REPLICATED.name, "p99_ms", 1.0),
     Bound(REPLICATED.name, "cpu_us", 0.7),
     Bound(CATCH_UP, "rate", 2.0, at_most=False),
+    Bound(RAFT.name, "rate", 1.5, at_most=False),
+    Bound(RAFT.name, "cpu_us", 0.6),
+    Bound(FAIL_OVER, "fail_over_s", 1.0),
     Bound(RECOVERY, "rate", 3.0, at_most=False),
     Bound(RECOVERY, "indexed_rate", 3.0, at_most=False),
     Bound("client-send", "rate", 1.2, at_most=False),

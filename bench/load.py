@@ -25,7 +25,7 @@ import orjson
 
 from bench import nats
 from bench.answers import LoadError
-from bench.cases import FILL, KAFKA, NATS, REPLICATED, THROUGHPUT, Case, Kind
+from bench.cases import FILL, KAFKA, NATS, RAFT, REPLICATED, THROUGHPUT, Case, Kind
 from bench.frames import (
     QUEUES,
     Encoding,
@@ -120,7 +120,8 @@ def main() -> None:
 
 def run(order: LoadOrder) -> LoadResult:
     """Connect, warm up, measure, wait until the server is idle."""
-    case = next(case for case in (FILL, *THROUGHPUT, REPLICATED) if case.name == order.case)
+    known = (FILL, *THROUGHPUT, REPLICATED, RAFT)
+    case = next(case for case in known if case.name == order.case)
     with ExitStack() as stack:
         return measure(_connected(case, order, stack), order)
 

@@ -19,10 +19,12 @@ from bench.cases import (
     CATCH_UP,
     CLIENT_TITLES,
     CONTENDERS,
+    FAIL_OVER,
     JAVA,
     KAFKA,
     NATS,
     PYROMQ,
+    RAFT,
     RECOVERY,
     REPLICATED,
     SECTIONS,
@@ -106,6 +108,8 @@ def render_tables(rounds: Rounds, environments: Mapping[str, Mapping[str, Any]])
     for name, title in (
         (REPLICATED.name, "Replication"),
         (CATCH_UP, "Replica that catches up"),
+        (RAFT.name, "Raft group"),
+        (FAIL_OVER, "Kill of a raft group's leader"),
         (START, "Start"),
         (RECOVERY, "Recovery after a kill"),
     ):

@@ -85,7 +85,7 @@ class Pair(Server):
 
     def start_master(self, data: Path, role: Role) -> int:
         """Start NameServer and master, the latter on `data`/master; wait until it is registered."""
-        with _as_server_errors():
+        with as_server_errors():
             self.namesrv = self._running.enter_context(self._run_name_server())
             master = self._start_node(data / "master", role)
             master.wait_ready()
@@ -96,7 +96,7 @@ class Pair(Server):
 
     def start_replica(self, data: Path) -> Node:
         """Start the replica on `data`/replica, without waiting."""
-        with _as_server_errors():
+        with as_server_errors():
             replica = self._start_node(data / "replica", Role.SLAVE)
         assert replica.pid is not None
         self.replica_pids = (replica.pid,)
@@ -119,7 +119,7 @@ class Pair(Server):
 
     def wait_until_ready(self, pid: int) -> None:
         """Wait until a send succeeds, which the replica must have received."""
-        with _as_server_errors():
+        with as_server_errors():
             self._nodes[-1].wait_ready()
         super().wait_until_ready(pid)
 
@@ -127,7 +127,7 @@ class Pair(Server):
         """Check that both brokers have all messages and their keys."""
         super().check(sent)
         master, replica = self._nodes
-        with _as_server_errors():
+        with as_server_errors():
             replica.wait_for_log_end(master.log_end())
         wait_for_keys(f"{self.name}, replica", replica.store, (sent + 1) * KEYS_PER_MESSAGE)
 
@@ -138,7 +138,7 @@ class Pair(Server):
     def stop(self) -> None:
         """Stop the replica, the master and the NameServer."""
         try:
-            with _as_server_errors():
+            with as_server_errors():
                 for node in reversed(self._nodes):
                     node.stop()
         finally:
@@ -152,7 +152,7 @@ class Pair(Server):
 def java_pair() -> Pair:
     """Return Apache RocketMQ's pair, with the settings of the other cases."""
     options = partial(JavaNode, jvm_options=JAVA_OPTIONS, log_level="WARN")
-    return Pair(JAVA, options, _java_name_server, _fetch_java)
+    return Pair(JAVA, options, java_name_server, fetch_java)
 
 
 def pyromq_pair(*, name: str = PYROMQ, tree: Path = REPOSITORY, is_pure: bool = False) -> Pair:
@@ -162,20 +162,23 @@ def pyromq_pair(*, name: str = PYROMQ, tree: Path = REPOSITORY, is_pure: bool = 
     return Pair(name, node, lambda: name_server(environment))
 
 
-def _fetch_java() -> None:
+def fetch_java() -> None:
+    """Fetch the jars."""
     with needing("java"):
         for part in ("namesrv", "broker"):
             classpath(f"org.apache.rocketmq:rocketmq-{part}:{VERSION}")
 
 
 @contextmanager
-def _java_name_server() -> Iterator[str]:
+def java_name_server() -> Iterator[str]:
+    """Run Java's NameServer; yield its address."""
     with ApacheRocketMQ(namesrv_only=True) as java:
         yield java.namesrv_address
 
 
 @contextmanager
-def _as_server_errors() -> Iterator[None]:
+def as_server_errors() -> Iterator[None]:
+    """Turn the errors of nodes into ServerError."""
     try:
         yield
     except (NodeError, ApacheRocketMQError) as error:

@@ -340,10 +340,10 @@ def wait_for_keys(name: str, store: Path, expected: int) -> None:
         time.sleep(0.1)
 
 
-def exchange(port: int, frame: bytes) -> dict[str, Any]:
+def exchange(port: int, frame: bytes, timeout: float = 5.0) -> dict[str, Any]:
     """Send a request on a new connection and return the response's header."""
     with (
-        socket.create_connection(("127.0.0.1", port), timeout=5.0) as connection,
+        socket.create_connection(("127.0.0.1", port), timeout) as connection,
         connection.makefile("rb") as answers,
     ):
         connection.sendall(frame)

@@ -25,7 +25,7 @@ from pyromq.store.config import MessageStoreConfig
 PAGE = Path(__file__).with_name("limits.md")
 PACKAGE = Path(pyromq.__file__).parent
 #: Peers reach the code of these packages.
-PACKAGES = ("base", "broker", "nameserver", "protocol", "remoting", "replication", "store")
+PACKAGES = ("base", "broker", "nameserver", "protocol", "raft", "remoting", "replication", "store")
 
 _INTRODUCTION = """\
 # Limits
@@ -53,6 +53,7 @@ _CLOSED = "The connection is closed, with a line in the log."
 _SYSTEM_ERROR = "SYSTEM_ERROR that names the limit."
 _ILLEGAL = "MESSAGE_ILLEGAL."
 _SHORTER = "The response carries less than requested."
+_UNEXPECTED = "Code 411 (UNEXPECTED_ARGUMENT)."
 _NOT_READ = "The connection is not read until it is below the limit again."
 
 FIXED = (
@@ -67,6 +68,32 @@ FIXED = (
     FixedLimit("protocol.names", "MAX_TOPIC_LENGTH", "Bytes of a topic's name.", _SYSTEM_ERROR),
     FixedLimit("protocol.names", "MAX_GROUP_LENGTH", "Bytes of a group's name.", _SYSTEM_ERROR),
     FixedLimit("protocol.message.properties", "MAX_PROPERTIES", "Bytes of properties.", _ILLEGAL),
+    FixedLimit(
+        "store.chunk",
+        "_MAX_IN_ENTRY",
+        "Bytes of a message and its properties in a raft group.",
+        _ILLEGAL,
+    ),
+    FixedLimit("raft.network.json_bodies", "MAX_ENTRIES", "Entries of a JSON push.", _UNEXPECTED),
+    FixedLimit(
+        "raft.network.json_bodies",
+        "MAX_NAME",
+        "Characters of a group or an id in a raft request.",
+        _UNEXPECTED,
+    ),
+    FixedLimit("raft.network.json_bodies", "MAX_TERM", "Terms of a raft request.", _UNEXPECTED),
+    FixedLimit(
+        "raft.network.peers",
+        "MAX_UNSENT",
+        "Bytes that a raft peer leaves unread.",
+        "Pushes to it fail and are repeated later.",
+    ),
+    FixedLimit(
+        "raft.node.settings",
+        "MAX_BYTES_IN_FLIGHT",
+        "Bytes of pushes to a raft peer without an answer.",
+        "Further ones wait.",
+    ),
     FixedLimit(
         "protocol.filter.sql",
         "MAX_LENGTH",
@@ -255,6 +282,21 @@ _OPERATOR = "for an operator's own input"
 
 #: Constants that no peer meets as a limit, with the reason.
 INTERNAL = {
+    "protocol.message.entry.MAX_ENTRY_SIZE": "messages meet `store.chunk._MAX_IN_ENTRY` first",
+    "raft.format.MAX_ENTRY_SIZE": _FORMAT,
+    "raft.network.binary_push._MAX_NAMES": _FORMAT,
+    "raft.network.json_bodies._MAX_INT": _FORMAT,
+    "raft.network.json_bodies._MAX_LONG": _FORMAT,
+    "raft.network.peers.MAX_PENDING": "this node's own requests",
+    "raft.network.peers._MAX_HELD": "this node's own requests",
+    "raft.network.peers._MAX_OPAQUE": _FORMAT,
+    "raft.network.server._MAX_OPAQUE": _FORMAT,
+    "raft.node.raft_node._MAX_LATENESS": _WORK,
+    "raft.node.raft_node._MAX_WAIT": _WORK,
+    "raft.placement.MAX_TERM": _FORMAT,
+    "raft.offline.check._MAX_NAMED": _OWN,
+    "raft.offline.dump._MAX_TEXT": _OWN,
+    "store.dispatching._MAX_PIECE": "bytes that are dispatched at a time",
     "replication.feeder._MAX_BROUGHT_IN": _WORK,
     "replication.feeder._MAX_CHECKSUMS": _FORMAT,
     "replication.feeder._MAX_PUMPED": _WORK,

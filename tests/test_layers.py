@@ -29,14 +29,14 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "replication": frozenset({"remoting", "store", "protocol", "base"}),
     "raft": frozenset({"remoting", "store", "protocol", "base"}),
     "nameserver": frozenset({"remoting", "protocol", "base"}),
-    "broker": frozenset({"replication", "remoting", "store", "protocol", "base"}),
+    "broker": frozenset({"replication", "raft", "remoting", "store", "protocol", "base"}),
     "client": frozenset({"remoting", "protocol", "base"}),
     "spark": frozenset({"client", "store", "remoting", "protocol", "base"}),
     "testing": frozenset(
-        {"client", "broker", "nameserver", "remoting", "store", "protocol", "base"}
+        {"client", "broker", "nameserver", "raft", "remoting", "store", "protocol", "base"}
     ),
     "cli": frozenset(
-        {"broker", "client", "nameserver", "spark", "store", "remoting", "protocol", "base"}
+        {"broker", "client", "nameserver", "raft", "spark", "store", "remoting", "protocol", "base"}
     ),
     "__main__": frozenset({"cli"}),
     "__init__": frozenset({"moved"}),
@@ -49,7 +49,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
 SUB_PACKAGES: dict[str, tuple[str, ...]] = {
     "protocol": ("java", "message", "wire", "filter", "kernel"),
     "store": ("log", "queues", "index", "recovery", "offline"),
-    "raft": ("network",),
+    "raft": ("network", "node", "offline"),
     "broker": ("state", "services", "handlers", "handlers.admin"),
     "client": ("session", "producer", "consumer", "consumer.push", "consumer.lite_pull"),
     "spark": (
@@ -65,7 +65,7 @@ SUB_PACKAGES: dict[str, tuple[str, ...]] = {
         "sql",
         "jobs",
     ),
-    "cli": ("bench", "brokers"),
+    "cli": ("bench", "brokers", "raft"),
 }
 
 _START = "loads its job, and Spark with it, when it runs: --help and usage errors stay quick"

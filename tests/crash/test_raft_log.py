@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from pyromq.raft import log as log_module
+from pyromq.raft import truncation_file
 from pyromq.raft.format import Entry
 from pyromq.store.log.mapped_file import MappedFile
 from pyromq.store.results import StoreError
@@ -78,8 +79,9 @@ def kill_everywhere(seed: int, directory: Path, monkeypatch: pytest.MonkeyPatch)
             (MappedFile, "empty_from"),
             (MappedFile, "unlink"),
             (MappedFile, "sync"),
-            (log_module, "write_file"),
+            (truncation_file, "write_file"),
             (log_module, "sync_directory"),
+            (truncation_file, "sync_directory"),
         ):
             patched.setattr(target, name, noting(note, getattr(target, name)))
         for _ in range(KILLED_STEPS):

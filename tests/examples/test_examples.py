@@ -62,7 +62,9 @@ def test_the_web_service(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> N
         assert kept == ["order-17"]
 
 
-@pytest.mark.parametrize(("name", "count"), [("test_with_fixture", 4), ("test_failover", 3)])
+@pytest.mark.parametrize(
+    ("name", "count"), [("test_with_fixture", 4), ("test_failover", 3), ("test_election", 3)]
+)
 def test_the_tests_with_fixtures(name: str, count: int, tmp_path: Path) -> None:
     done = subprocess.run(
         [
@@ -81,4 +83,4 @@ def test_the_tests_with_fixtures(name: str, count: int, tmp_path: Path) -> None:
 
 def test_none_is_left_out() -> None:
     names = {path.stem for path in EXAMPLES.glob("*.py")}
-    assert names == {*PRINTED, "fastapi_app", "test_failover", "test_with_fixture"}
+    assert names == {*PRINTED, "fastapi_app", "test_election", "test_failover", "test_with_fixture"}

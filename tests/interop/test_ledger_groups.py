@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from pyromq.raft.member import Role
+from tests.interop.client_driver import ClientError
 from tests.interop.java_programs import javac_or_skip
 from tests.support.apache_rocketmq import java_or_skip
-from tests.support.dledger import DLedger, Peers
+from tests.support.dledger import DATA_FILE, DLedger, Peers
 from tests.support.patience import until
+from tests.support.raft_logs import entries_of
 from tests.support.raft_nodes import OwnNode, free_peers, log_bytes
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(300)]
@@ -57,14 +61,31 @@ class Mixed:
     async def java_leads(self, node: str) -> bool:
         return node in self.running and (await self.state(node))["role"] == "LEADER"
 
-    async def write(self, node: str, count: int, size: int = 300) -> None:
-        """Write entries until all of them are acknowledged; `node` leads."""
-        if own := self.own.get(node):
-            last = own.append(count, size)
-            await until(lambda: own.log.committed_index >= last)
-        else:
-            result = await asyncio.to_thread(self._java.append, node, size, count)
-            assert result["codes"] == {"200": count}
+    async def write(self, count: int, size: int = 300, *, by: str | None = None) -> str:
+        """Write entries with a node that leads, or `by` one; return its id.
+
+        A stalled machine may elect again meanwhile: then they are written once more.
+        """
+        while True:
+            leader = by or await self.leader()
+            if by:
+                await self.make_lead(by)
+            if await self._try_write(leader, count, size):
+                return leader
+
+    async def _try_write(self, node: str, count: int, size: int) -> bool:
+        own = self.own.get(node)
+        if own is None:
+            try:
+                result = await asyncio.to_thread(self._java.append, node, size, count)
+            except ClientError:  # Java may leave futures of a lost term alone
+                return False
+            return bool(result["codes"] == {"200": count})
+        if not own.leads:
+            return False
+        term, last = own.node.term, own.append(count, size)
+        await until(lambda: own.log.committed_index >= last or own.node.term != term)
+        return own.node.term == term
 
     async def leader(self) -> str:
         """Wait for a leader that takes entries; return its id."""
@@ -157,9 +178,131 @@ async def test_each_node_leads_in_turn(
         java, tmp_path, ours, java_settings={"batch": batch}, batch_push=batch
     ) as nodes:
         for node in nodes.peers:
-            await nodes.make_lead(node)
-            await nodes.write(node, 200)
+            await nodes.write(200, by=node)
         assert await nodes.end() >= 599
         leader = nodes.own["n0"].node.leader
         own = nodes.own["n0"].node
         assert own.role is (Role.LEADER if leader == "n0" else Role.FOLLOWER)
+
+
+@pytest.mark.parametrize("ours", [1, 2])
+async def test_every_node_is_replaced_while_entries_are_written(
+    java: DLedger, tmp_path: Path, ours: int
+) -> None:
+    """Each node stops in turn, the others go on, and it catches up."""
+    async with mixed(java, tmp_path, ours) as nodes:
+        for node in nodes.peers:
+            await nodes.write(50)
+            if own := nodes.own.get(node):
+                await own.stop()
+            else:
+                await nodes.stop_java(node)
+            await nodes.write(150)
+            if own:
+                await own.start()
+            else:
+                await nodes.start_java(node)
+            await nodes.end()
+        assert await nodes.end() >= 599
+
+
+async def test_a_java_node_that_leads_gets_our_files_and_back(
+    java: DLedger, tmp_path: Path
+) -> None:
+    """A new node of either kind gets the whole log of the other."""
+    async with mixed(java, tmp_path, 1) as nodes:
+        own = nodes.own["n0"]
+        await own.stop()
+        await nodes.write(300)
+        await own.start()
+        await nodes.end()
+        await nodes.stop_java("n2")
+        shutil.rmtree(tmp_path / "n2")
+        await nodes.write(100, by="n0")
+        await nodes.start_java("n2")
+        assert await nodes.end() >= 399
+
+
+async def test_entries_that_nobody_has_are_cut_off(java: DLedger, tmp_path: Path) -> None:
+    """Ours led alone, then a Java node leads, and truncates."""
+    async with mixed(java, tmp_path, 1) as nodes:
+        own = nodes.own["n0"]
+        await nodes.write(50, by="n0")
+        for node in nodes.java_ids:
+            await nodes.stop_java(node)
+        own.log.append_bodies(own.node.term, [b"lost" * 20] * 30)
+        await own.stop()
+        for node in nodes.java_ids:
+            await nodes.start_java(node)
+        await nodes.write(20)
+        await own.start()
+        await nodes.end()
+        await nodes.make_lead("n0")
+        assert not any(bytes(entry.body).startswith(b"lost") for entry in entries_of(own.log))
+
+
+async def test_javas_entries_that_nobody_has_are_cut_off(java: DLedger, tmp_path: Path) -> None:
+    """A Java node led alone, then ours leads, and truncates."""
+    async with mixed(java, tmp_path, 2) as nodes:
+        await nodes.write(50, by="n2")
+        for own in nodes.own.values():
+            await own.stop()
+        await asyncio.to_thread(java.call, "append", id="n2", size=70, count=30, forget=True)
+        await nodes.stop_java("n2")
+        for own in nodes.own.values():
+            await own.start()
+        await nodes.write(20)
+        await nodes.start_java("n2")
+        await nodes.end()
+        await nodes.make_lead("n2")
+        assert not any(len(entry.body) == 70 for entry in entries_of(nodes.own["n0"].log))
+
+
+async def test_large_entries_pass_both_ways(java: DLedger, tmp_path: Path) -> None:
+    """Every entry fills a file of its own."""
+    async with mixed(java, tmp_path, 1) as nodes:
+        for node in ("n0", "n1"):
+            await nodes.write(10, DATA_FILE - 48 - 8, by=node)
+            await nodes.write(10, 1, by=node)
+
+
+async def test_a_java_client_asks_our_leader(java: DLedger, tmp_path: Path) -> None:
+    async with mixed(java, tmp_path, 2) as nodes:
+        await nodes.write(3, 5, by="n0")
+        ask = partial(asyncio.to_thread, java.client, nodes.peers)
+        assert await ask(get=1) == "ppppp"
+        assert await ask(get=77) == 410
+        assert await ask(append="not a message") == 303
+        term = nodes.own["n0"].node.term
+        assert await ask(leader="n0", transferee="n9", term=term) in (401, 407)
+        await nodes.make_lead("n0")
+        leader = nodes.own["n0"].node
+
+        async def is_transferred() -> bool:
+            code = await ask(leader="n0", transferee="n1", term=leader.term)
+            return bool(code == 200)
+
+        await until(is_transferred)
+        assert any(leads == "n1" for _, _, leads in nodes.own["n1"].recorder.roles)
+
+
+async def test_a_preferred_java_leader_gets_leadership_from_ours(
+    java: DLedger, tmp_path: Path
+) -> None:
+    async with mixed(
+        java,
+        tmp_path,
+        2,
+        java_settings={"preferred": "n2"},
+        preferred_leaders=("n2",),
+    ) as nodes:
+        await nodes.write(10)
+        await until(lambda: nodes.java_leads("n2"))
+        await nodes.write(10)
+
+
+async def test_java_gets_json_and_ours_get_runs(java: DLedger, tmp_path: Path) -> None:
+    async with mixed(java, tmp_path, 2) as nodes:
+        await nodes.write(50, by="n0")
+        kinds = {each.node_id: each.kind for each in nodes.own["n0"].node.status().peers}
+        assert kinds == {"n1": "pyromq", "n2": "DLedger"}

@@ -111,10 +111,6 @@ class MemoryLedger:
 
     def restart_with(self, entry: Entry) -> bool:
         self._check_disk()
-        before = self.entry(entry.index - 1)
-        if before and before.pos + before.size == entry.pos:
-            self._truncate(entry.index - 1)
-            return self._append([entry])
         self._entries, self._begin = [entry], entry.index
         self._writes.append(NONE)
         self._writes.append(entry)

@@ -452,6 +452,7 @@ class Simulation:
         def connect() -> None:
             if node.core and node.incarnation == incarnation:
                 node.core.set_takes_runs(peer, takes=self.nodes[peer].takes_runs)
+                self._schedule(node)
 
         is_cut = (node.name, peer) in self._blocked or self.nodes[peer].core is None
         if mix.random() < (0.5 if is_cut else 0.02):

@@ -54,11 +54,18 @@ def test_groups_keep_their_promises_for_long(seed: int) -> None:
         (Mode.POWER_CUTS_UNFLUSHED, 496),
         (Mode.POWER_CUTS_UNFLUSHED, 576),
         (Mode.POWER_CUTS_UNFLUSHED, 1145),
+        (Mode.POWER_CUTS_UNFLUSHED, 1000856),  # a node led again in a term without its own vote
         (Mode.POWER_CUTS_UNFLUSHED, 3402),  # a follower that lost entries waited for an APPEND
+        # A follower kept entries before the leader's first one, which nobody had compared.
+        (Mode.POWER_CUTS_UNFLUSHED, 1018640),
     ],
 )
 def test_seeds_that_found_bugs(mode: Mode, seed: int) -> None:
     simulate(seed, mode)
+
+
+def test_mixed_seeds_that_found_bugs() -> None:
+    simulate(1014855, Mode.CRASHES, mixed=True)  # as 1018640
 
 
 def test_a_seed_is_a_run() -> None:

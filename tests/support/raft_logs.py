@@ -10,6 +10,7 @@ from typing import Any
 
 from pyromq.raft.format import Entry, Vote
 from pyromq.raft.log import RaftLog
+from pyromq.raft.placement import MismatchError
 from pyromq.raft.vote_file import VoteFile
 
 #: A few entries fill a file of either kind.
@@ -112,7 +113,13 @@ class Ledger:
         self.log.truncate_to(self.log.entry(index))
 
     def _replace(self, index: int, position: int, size: int) -> None:
-        self.log.truncate_to(self._entry(index, position, size))
+        log, entry = self.log, self._entry(index, position, size)
+        if 0 <= log.begin_index <= index <= log.end_index:
+            log.truncate(index)
+        try:
+            log.append([entry])  # Java keeps what is before it, if it fits; our followers do not
+        except MismatchError:
+            log.truncate_to(entry)
 
     def _commit(self, index: int) -> None:
         self.log.commit(index)

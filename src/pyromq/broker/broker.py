@@ -342,7 +342,7 @@ class Broker:
     ) -> BrokerRaft:
         return BrokerRaft(
             store,
-            node_settings(self._store_config, self._raft_timing),
+            node_settings(self._store_config, self._raft_timing, self._config.bind_address),
             self.role,
             registration,
             tables,

@@ -24,7 +24,9 @@ def open_log(config: MessageStoreConfig, first_position: int) -> RaftLog:
     )
 
 
-def node_settings(config: MessageStoreConfig, timing: Mapping[str, int]) -> NodeSettings:
+def node_settings(
+    config: MessageStoreConfig, timing: Mapping[str, int], listen_host: str
+) -> NodeSettings:
     """Return the settings of the node; `timing` replaces intervals of the core."""
     return NodeSettings(
         group=config.dleger_group or "",
@@ -34,6 +36,7 @@ def node_settings(config: MessageStoreConfig, timing: Mapping[str, int]) -> Node
         preferred_leaders=config.preferred_leaders,
         batch_push=config.pushes_batches,
         flush_before_ack=config.dleger_flush_before_ack,
+        listen_host=listen_host,
         core=dict(timing),
     )
 

@@ -1,7 +1,7 @@
 """`pyromq standalone`: run a NameServer and one or more brokers.
 
-One broker runs in this process, beside the NameServer. With `--brokers` or `--replicas`, processes
-run one broker each (`cli.brokers`), and this one has the NameServer and looks after them.
+One broker runs in this process, beside the NameServer. With `--brokers`, `--replicas` or `--raft`,
+processes run one broker each (`cli.brokers`), and this one has the NameServer and looks after them.
 """
 
 from __future__ import annotations
@@ -23,7 +23,15 @@ from pyromq.cli.broker import start_broker
 from pyromq.cli.brokers.child import Order
 from pyromq.cli.brokers.failover import Failover, Member, master_ports, until_following
 from pyromq.cli.brokers.figures import Figures, Target
-from pyromq.cli.brokers.layout import MAX_BROKERS, MAX_REPLICAS, PORT_DISTANCE, Place, plan
+from pyromq.cli.brokers.layout import (
+    MAX_BROKERS,
+    MAX_NODES,
+    MAX_REPLICAS,
+    PORT_DISTANCE,
+    Place,
+    plan,
+    plan_raft,
+)
 from pyromq.cli.brokers.processes import BrokerProcesses
 from pyromq.cli.brokers.roles import Role, assign
 from pyromq.cli.brokers.topics import TopicSpread
@@ -76,6 +84,15 @@ _LOOPBACK = "127.0.0.1"
     "unless -c has brokerRole=SYNC_MASTER.",
 )
 @click.option(
+    "--raft",
+    metavar="N",
+    type=click.IntRange(0, MAX_NODES),
+    default=0,
+    show_default=True,
+    help="Run a raft group of N nodes, usually 3, in processes of their own, to try elections. "
+    "They store messages in DIR/raft-n0, DIR/raft-n1, ...",
+)
+@click.option(
     "--namesrv-port",
     type=click.IntRange(0, 65535),
     default=9876,
@@ -110,6 +127,7 @@ def standalone(
     data: str | None,
     brokers: int,
     replicas: int,
+    raft: int,
     namesrv_port: int,
     broker_port: int | None,
     host: str,
@@ -128,7 +146,10 @@ def standalone(
         pyromq standalone --data /var/lib/pyromq --host 0.0.0.0
         pyromq standalone --brokers 4 --figures 10
         pyromq standalone --replicas 1
+        pyromq standalone --raft 3
     """
+    if raft and (brokers > 1 or replicas):
+        raise click.UsageError("--raft cannot be combined with --brokers or --replicas.")
     given = read_properties(config_file)
     overrides = {"bindAddress": given.get("bindAddress", host)}
     try:
@@ -146,8 +167,13 @@ def standalone(
     settings = _Settings(given, overrides, config_file)
     checked = settings.load({"namesrvAddr": format_address(_LOOPBACK, 9876)})
     root = Path(checked.store.store_path_root_dir)
-    places = plan(brokers, root, checked.broker.listen_port, given, namesrv_port, replicas=replicas)
-    members = _members(settings, places, checked)
+    port = checked.broker.listen_port
+    if raft:
+        places = plan_raft(raft, root, _raft_host(host), port, given, namesrv_port)
+        members = _raft_members(settings, places)
+    else:
+        places = plan(brokers, root, port, given, namesrv_port, replicas=replicas)
+        members = _members(settings, places, checked)
     namesrv_config = NamesrvConfig(
         listen_port=namesrv_port,
         bind_address=host,
@@ -222,6 +248,23 @@ def _members(
     return members
 
 
+def _raft_members(settings: _Settings, places: Sequence[Place]) -> dict[str, _Member]:
+    """Return the nodes of a raft group by the names of their processes: raft-n0, raft-n1, ..."""
+    members = {}
+    for place in places:
+        loaded = settings.load(place.properties())
+        name = loaded.broker.broker_name
+        members[place.directory.name] = _Member(name, place, None, own_file(loaded.store))
+    return members
+
+
+def _raft_host(host: str) -> str:
+    """Return the address at which the nodes reach each other; DLedger has no IPv6."""
+    if ":" in host and host not in _ALL_INTERFACES:
+        raise click.UsageError("--raft needs an IPv4 address as --host.")
+    return _reachable(host)
+
+
 def _check_roles(checked: BrokerProperties) -> None:
     if checked.store.broker_role is BrokerRole.SLAVE:
         raise click.ClickException(
@@ -273,6 +316,8 @@ class _Cluster:
         await _until_registered(server, {each.broker_name for each in self._members.values()})
         if self._has_replicas:
             await until_following(self._replica_addresses(server), _FOLLOWING_SECONDS)
+        if self._is_raft:
+            await self._until_led(server)
         if self._figures is not None or self._processes is not None:
             figures = Figures(self._targets, self._figures)
             await servers.start("figures", figures, "", failures=())
@@ -280,6 +325,8 @@ class _Cluster:
         lines.append(_guide(address, directories))
         if self._has_replicas:
             lines.append(self._failover_guide(server))
+        if self._is_raft and self._processes is not None:
+            lines.append(self._election_guide(server, address))
         click.echo("\n".join([*lines, "Ctrl-C stops."]))
 
     async def _start_own(self, servers: Servers, namesrv_address: str) -> list[str]:
@@ -321,6 +368,7 @@ class _Cluster:
             servers.stop,
             lambda name, topic: topics.created(self._members[name].broker_name, topic),
             comeback=self._failover(name_server) if self._has_replicas else None,
+            stops_last=lambda: self._leader(name_server) if self._is_raft else None,
         )
         await servers.start("brokers", processes, "", failures=())
         await servers.start("topics", topics, "", failures=())
@@ -376,6 +424,43 @@ class _Cluster:
             "and the old master comes back as a replica."
         )
 
+    # Raft
+
+    @property
+    def _is_raft(self) -> bool:
+        return any(each.place.raft for each in self._members.values())
+
+    async def _until_led(self, name_server: NameServer) -> None:
+        """Wait until the group has elected a leader, which is registered as the master."""
+        try:
+            async with asyncio.timeout(_REGISTRATION_TIMEOUT_SECONDS):
+                while not self._masters(name_server):  # noqa: ASYNC110 - no event
+                    await asyncio.sleep(_REGISTRATION_POLL_SECONDS)
+        except TimeoutError:
+            raise click.ClickException(
+                f"the raft group has no leader after {_REGISTRATION_TIMEOUT_SECONDS:g} s: see the "
+                "log"
+            ) from None
+
+    def _leader(self, name_server: NameServer) -> str | None:
+        """Return the name of the process that leads."""
+        masters = self._masters(name_server).values()
+        return next((each.name for each in self._targets() if each.address in masters), None)
+
+    def _election_guide(self, name_server: NameServer, namesrv_address: str) -> str:
+        """Return how to try an election."""
+        leader = self._leader(name_server)
+        found = next((each for each in self._targets() if each.name == leader), None)
+        if found is None:  # it has just died
+            return ""
+        option = _option(namesrv_address)
+        return (
+            f"{found.name} at {found.address} leads. To try an election:\n"
+            f"    kill -9 {found.pid}\n"
+            f"    pyromq raft status{option} --watch 1\n"
+            "and the old leader comes back as a follower."
+        )
+
     def check_end(self) -> None:
         """Raise click.ClickException if a broker did not stop cleanly, or stopped for good."""
         given_up = [] if self._processes is None else self._processes.given_up()
@@ -408,8 +493,12 @@ async def _until_registered(server: NameServer, broker_names: Iterable[str]) -> 
         ) from None
 
 
+def _option(namesrv_address: str) -> str:
+    return "" if namesrv_address == "127.0.0.1:9876" else f" --namesrv {namesrv_address}"
+
+
 def _guide(namesrv_address: str, directories: Sequence[Path]) -> str:
-    option = "" if namesrv_address == "127.0.0.1:9876" else f" --namesrv {namesrv_address}"
+    option = _option(namesrv_address)
     return (
         f"Messages are stored in {', '.join(map(str, directories))}. In another shell:\n"
         f"    pyromq send{option} greetings 'hello'\n"

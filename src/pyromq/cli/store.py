@@ -17,16 +17,20 @@ from pyromq.base.progress import byte_progress
 from pyromq.base.settings import ConfigError
 from pyromq.cli.lazy_group import HelpfulGroup
 from pyromq.protocol.java.properties import parse_properties
+from pyromq.raft.offline.dump import RaftFile, RaftFileKind
+from pyromq.raft.offline.files import committed_end, find_node
 from pyromq.store.config import MessageStoreConfig
 from pyromq.store.index.file import IndexFileError
-from pyromq.store.offline.check import check_store, guess_config, is_unclean
+from pyromq.store.offline.check import Violation, check_store, guess_config, is_unclean
 from pyromq.store.offline.dump import (
     DumpError,
+    Item,
     StoreFile,
     StoreFileKind,
     describe,
     format_time,
 )
+from pyromq.store.offline.raft_store import entry_directory
 from pyromq.store.offline.rebuild import rebuild_store
 from pyromq.store.offline.truncate import truncate_store
 from pyromq.store.offline.truncate_plan import Truncation
@@ -40,6 +44,9 @@ _KINDS = (
     "checkpoint",
     "json",
     "abort",
+    "raft-data",
+    "raft-index",
+    "raft-text",
 )
 #: Queues, and values of a table, that `truncate` lists.
 _MAX_LISTED: Final = 20
@@ -60,7 +67,8 @@ def store() -> None:
     "--offset",
     type=click.IntRange(0),
     help="Start here: a physical offset in a commit log, a queue offset in a consume queue, a "
-    "position in a queue's extension, an entry number in an index.",
+    "position in a queue's extension, an entry number in an index, a position in the entries of a "
+    "raft node, the index of an entry in its index.",
 )
 @click.option("--limit", type=click.IntRange(1), help="Print at most this many entries.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object per entry.")
@@ -78,7 +86,8 @@ def dump(
     """Print the content of FILE, a store file written by pyromq or Apache RocketMQ.
 
     Reads segments of the commit log, of consume queues and of their extensions, the key index,
-    the checkpoint and the tables under config/. A broker may be running on the store.
+    the checkpoint, the tables under config/, and the files of a raft node under dledger-ID/. A
+    broker may be running on the store.
 
     \b
     Examples
@@ -86,16 +95,29 @@ def dump(
         pyromq store dump data/consumequeue/greetings/0/00000000000000000000
         pyromq store dump data/config/topics.json
         pyromq store dump data/checkpoint
+        pyromq store dump data/dledger-n0/data/00000000000000000000
     """
-    known_kind = StoreFileKind[kind.upper().replace("-", "_")] if kind else None
+    name = "" if kind is None else kind.upper().replace("-", "_")
     try:
-        with StoreFile.open(file, known_kind) as opened:
-            if not as_json:
-                click.echo(f"{file}: {opened.kind.value}, {opened.size} bytes", err=True)
-            for item in islice(opened.items(offset, hash_slots), limit):
-                click.echo(orjson.dumps(item).decode() if as_json else describe(item))
+        raft_kind = RaftFileKind[name] if name in RaftFileKind.__members__ else None
+        raft_file = RaftFile.open(file, raft_kind) if raft_kind or not name else None
+        if raft_file is not None:
+            with raft_file:
+                _dump(raft_file, raft_file.items(offset), limit, as_json)
+            return
+        with StoreFile.open(file, StoreFileKind[name] if name else None) as opened:
+            _dump(opened, opened.items(offset, hash_slots), limit, as_json)
     except DumpError as error:
         raise click.ClickException(str(error)) from error
+
+
+def _dump(
+    opened: StoreFile | RaftFile, items: Iterator[Item], limit: int | None, as_json: bool
+) -> None:
+    if not as_json:
+        click.echo(f"{opened.path}: {opened.kind.value}, {opened.size} bytes", err=True)
+    for item in islice(items, limit):
+        click.echo(orjson.dumps(item).decode() if as_json else describe(item))
 
 
 @store.command()
@@ -110,15 +132,17 @@ def check(directory: Path, config_file: Path | None, as_json: bool) -> None:
     taken from the files. The exit code is 1 if there is a violation.
 
     A broker may be running on the store, or on the original of a copied store. The tail moves in
-    that case, and data that the next start would truncate or rebuild is not a violation.
+    that case, and data that the next start would truncate or rebuild is not a violation. In the
+    store of a raft node, entries that are not committed have no place in queues and index; check
+    the entries themselves with pyromq raft check.
 
     \b
     Examples
         pyromq store check data
         pyromq store check data --json | head
     """
-    _require_directory(directory)
-    config = _load_config(config_file, directory) if config_file else None
+    require_directory(directory)
+    config = load_store_config(config_file, directory) if config_file else None
     if is_unclean(directory):
         click.echo(
             f"{directory}: a broker is running here or was not stopped cleanly: the tail may move "
@@ -126,13 +150,8 @@ def check(directory: Path, config_file: Path | None, as_json: bool) -> None:
             err=True,
         )
     count = 0
-    with byte_progress() as progress:
-        task = progress.add_task("checking", total=None)
-        for violation in check_store(
-            directory,
-            config,
-            lambda done, total: progress.update(task, completed=done, total=total),
-        ):
+    try:
+        for violation in _violations(directory, config):
             count += 1
             text = str(violation)
             if as_json:
@@ -144,10 +163,22 @@ def check(directory: Path, config_file: Path | None, as_json: bool) -> None:
                 }
                 text = orjson.dumps(fields).decode()
             click.echo(text)
+    except StoreError as error:
+        raise click.ClickException(str(error)) from error
     if count:
         click.echo(f"{directory}: {count} violations", err=True)
         raise SystemExit(1)
     click.echo(f"{directory}: no violation", err=True)
+
+
+def _violations(directory: Path, config: MessageStoreConfig | None) -> Iterator[Violation]:
+    with byte_progress() as progress:
+        task = progress.add_task("checking", total=None)
+        yield from check_store(
+            directory,
+            config,
+            lambda done, total: progress.update(task, completed=done, total=total),
+        )
 
 
 @store.command()
@@ -160,23 +191,30 @@ def rebuild(directory: Path, config_file: Path | None, queues: bool, index: bool
 
     The broker must be stopped. The files are identical to those of Apache RocketMQ; without
     --config they keep the sizes of the present files. Queues of a deleted topic reappear as long
-    as the log contains its messages.
+    as the log contains its messages. In the store of a raft node, only committed entries count;
+    the broker adds the others when its group has committed them.
 
     \b
     Examples
         pyromq store rebuild data
         pyromq store rebuild data --index -c broker.conf
     """
-    _require_directory(directory)
-    config = _load_config(config_file, directory) if config_file else guess_config(directory)
+    require_directory(directory)
     both = queues == index
     try:
+        config = (
+            load_store_config(config_file, directory) if config_file else guess_config(directory)
+        )
+        committed = None
+        if entry_directory(config) is not None:
+            committed = committed_end(find_node(directory, config))
         with byte_progress() as progress:
             task = progress.add_task("rebuilding", total=None)
             rebuilt = rebuild_store(
                 config,
                 queues=both or queues,
                 index=both or index,
+                committed=committed,
                 on_progress=lambda done, total: progress.update(task, completed=done, total=total),
             )
     except (StoreError, IndexFileError, OSError) as error:
@@ -222,9 +260,11 @@ def truncate(
         pyromq store truncate data --to 1073741824
         pyromq store truncate data --to 1073741824 --apply -c broker.conf
     """
-    _require_directory(directory)
-    config = _load_config(config_file, directory) if config_file else guess_config(directory)
+    require_directory(directory)
     try:
+        config = (
+            load_store_config(config_file, directory) if config_file else guess_config(directory)
+        )
         with _without_lines_about_files(), byte_progress() as progress:
             task = progress.add_task("reading the log", total=None)
             plan = truncate_store(
@@ -294,14 +334,15 @@ def _listed(lines: list[str], kind: str) -> Iterator[str]:
         yield f"... and {len(lines) - _MAX_LISTED} more {kind}"
 
 
-def _require_directory(directory: Path) -> None:
+def require_directory(directory: Path) -> None:
+    """Raise click.ClickException unless it is a directory."""
     if not directory.is_dir():
         raise click.ClickException(
             f"{directory} is not a directory: give the root of a broker's store"
         )
 
 
-def _load_config(file: Path, directory: Path) -> MessageStoreConfig:
+def load_store_config(file: Path, directory: Path) -> MessageStoreConfig:
     """Load the store's settings; `directory` overrides the file's storePathRootDir."""
     try:
         properties = parse_properties(file.read_bytes())

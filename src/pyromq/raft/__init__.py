@@ -5,7 +5,7 @@ The core is a pure state machine:
 | module | what it does |
 | --- | --- |
 | `messages` | the bodies that nodes exchange, their codes, and the envelope around them |
-| `ledger` | what the core needs from a log |
+| `ledger`, `log_ledger` | what the core needs from a log, and that of the log below |
 | `member` | settings and state of one node, its roles, and the effects of a step |
 | `election` | votes and heartbeats |
 | `follower` | pushes from the leader |
@@ -30,7 +30,6 @@ A node joins them:
 
 | module | what it does |
 | --- | --- |
-| `log_ledger` | the log as the core's ledger |
 | `network` | the bodies as bytes, connections to peers, and the port |
 | `node` | core, log, vote file and network on one loop |
 

@@ -3,7 +3,7 @@
 `step` takes a message, `tick` the time, `appended` notes new entries; each returns effects, which
 the caller applies in their order. Nothing else happens: no socket, file, clock or thread.
 Randomness is injected. A follower's entries are written through `Ledger` while a step runs; the
-leader's by the caller, who asks `append_refusal` first and calls `appended` after.
+leader's by the caller, between `append_refusal` and `appended`.
 
 The caller
 

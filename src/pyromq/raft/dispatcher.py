@@ -62,6 +62,8 @@ class Dispatcher:
         self._write_position = 0
         #: The peer's disk failed: one push at a time.
         self._is_probing = False
+        #: Something can be sent although nothing has arrived.
+        self._is_due = False
         #: The COMPARE or TRUNCATE without an answer.
         self._question: int | None = None
         self._question_deadline = 0
@@ -74,6 +76,8 @@ class Dispatcher:
 
     def deadline(self) -> int | None:
         """Return when `pump` has work again, if nothing else happens."""
+        if self._is_due:
+            return 0
         if self._question is not None:
             return self._question_deadline
         ledger = self._member.ledger
@@ -95,6 +99,7 @@ class Dispatcher:
                 # Pushes in the other form have other borders: begin again behind the last answer.
                 self._write_index = oldest.first
                 self._clear_flights()
+                self._is_due = True
 
     def pump(self, now: int) -> None:
         """Send everything that can be sent."""
@@ -108,6 +113,7 @@ class Dispatcher:
         self._restart(now + self._settings.retry_delay)
 
     def _pump(self, now: int) -> None:
+        self._is_due = False
         if self._question is not None:
             if now >= self._question_deadline:
                 self._restart(now + self._settings.retry_delay)

@@ -18,9 +18,10 @@ Java's peers depend on these rules, and they differ from the Raft paper:
 
 Three rules are our own, all legal for any node:
 
-- Against 4: a node that voted for itself before a restart asks in a new term. Java asks in the old
-  one, and its voters agree again. If a power cut has shortened the log meanwhile, the node would
-  write other entries with the same index and term, and the group could not tell them apart.
+- Against 4: a node leads only in a term in which it voted for itself, and asks in a new term if it
+  had voted for itself before a restart. Java leads with the votes of others, asks in the old term,
+  and its voters agree again. If a power cut has shortened the log meanwhile, the node would write
+  other entries with the same index and term, and the group could not tell them apart.
 - Against 7: a leader that sees a peer of a higher term in `max_rounds_behind` rounds in succession
   becomes a candidate of that term, so that the peer can follow somebody again.
 - A node whose log lost entries at a start (`must_catch_up`) takes terms and follows leaders, but
@@ -312,11 +313,18 @@ class Election:
         elif answers - longer < settings.quorum:
             self._next_vote_at += settings.max_vote_interval
         elif accepted >= settings.quorum:
-            self._lead(now, accepted)
+            if self._may_lead():
+                self._lead(now, accepted)
+            else:
+                self._next = _Next.NEW_TERM
         elif accepted + not_ready >= settings.quorum:
             self._next_vote_at = now + settings.loop_interval
         else:
             self._next = _Next.NEW_TERM
+
+    def _may_lead(self) -> bool:
+        own = self._settings.self_id
+        return self._member.vote == own or not self._settings.new_term_after_own_vote
 
     def _lead(self, now: int, accepted: int) -> None:
         self._member.become_leader(f"{accepted} of {len(self._settings.peers)} nodes accepted")

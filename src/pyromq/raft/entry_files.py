@@ -30,13 +30,14 @@ from pyromq.raft.format import (
     encode_blank,
     is_blank,
 )
-from pyromq.store.log.allocation import AHEAD, RESERVE_STEP, AllocationService
+from pyromq.store.log.allocation import AHEAD, POPULATE_STEP, RESERVE_STEP, AllocationService
 from pyromq.store.log.mapped_file import MappedFile
 from pyromq.store.log.open_files import OpenFiles
 from pyromq.store.log.segments import Segments
 
 #: Bytes that are written to the file instead of its mapping (see `MappedFile.write_large`).
 _LARGE_WRITE: Final = 64 * 1024
+#: Bytes after which the writer notifies preallocation, which is `AHEAD` of it.
 
 
 class EntryFiles:
@@ -50,6 +51,8 @@ class EntryFiles:
         self._open_files = open_files
         self._allocation = AllocationService(directory, file_size, max_ahead=1)
         self._active: MappedFile | None = None
+        #: The writer's position, as far as the allocation knows it.
+        self._told = 0
         #: Files that `prepare` created, which `write` will use.
         self._prepared: dict[int, MappedFile] = {}
 
@@ -89,6 +92,7 @@ class EntryFiles:
         self._active = self.files[-1]
         assert self._active.base == base, (self._active.base, position)
         self._active.keep_mapped()
+        self._told = position
         self._allocation.follow(self._active, position - base)
 
     def prepare(self, places: list[tuple[int, int]], end: int) -> None:
@@ -105,7 +109,9 @@ class EntryFiles:
                 if base != file.base:
                     allocation.ensure(file, end - file.base + BLANK_SIZE)
                     file = self._prepared.get(base) or self._create(base)
-                allocation.ensure(file, stop - base + BLANK_SIZE)
+                # Reserved room only grows, so this needs no lock.
+                if stop - base + BLANK_SIZE > file.reserved:
+                    allocation.ensure(file, stop - base + BLANK_SIZE)
                 end = stop
         except OSError:
             self._discard_prepared(written)
@@ -136,6 +142,7 @@ class EntryFiles:
             file.hand_to(self._open_files)
             file = self._active = self._prepared.pop(base)
             self.segments.add(file)
+            self._told = start
             if not self._prepared:
                 # Before, the file to preallocate would be one of those.
                 self._allocation.follow(file, start - base)
@@ -143,7 +150,10 @@ class EntryFiles:
             file.write_large(start - base, data)
         else:
             file.write(start - base, data)
-        self._allocation.advance(start - base + len(data))
+        if start + len(data) - self._told >= POPULATE_STEP:
+            # Each call wakes a thread.
+            self._told = start + len(data)
+            self._allocation.advance(self._told - base)
 
     def read(self, position: int, size: int) -> bytes:
         """Return `size` bytes from `position` on, or fewer at the end of a file or of the log."""
@@ -178,8 +188,7 @@ class EntryFiles:
 
     def cut(self, position: int) -> None:
         """Zero everything from `position` on, and fsync that. Files behind it leave."""
-        self._allocation.forget()
-        self._active = None
+        self._forget()
         # A file that begins at the position has no entries: another one was not created for it.
         while self.files and self.files[-1].base > position:
             self.files.pop().delete()
@@ -189,14 +198,16 @@ class EntryFiles:
 
     def clear(self) -> None:
         """Remove all files, the last one first."""
-        self._allocation.forget()
-        self._active = None
+        self._forget()
         while self.files:
             self.files.pop().delete()
 
-    def remove_first(self) -> None:
-        """Remove the oldest file. Readers keep what they have."""
-        self.segments.take_first().unlink()
+    def _forget(self) -> None:
+        """Drop files that were to follow; `follow` chooses the active one."""
+        for base in sorted(self._prepared, reverse=True):
+            self._allocation.discard(self._prepared.pop(base))
+        self._allocation.forget()
+        self._active = None
 
     def _discard_prepared(self, written: int) -> None:
         for base in sorted(self._prepared, reverse=True):
@@ -242,6 +253,10 @@ class EntryIndex:
         """Reserve room for the units of `count` entries. Raises OSError if the disk is full."""
         start, end = first * INDEX_UNIT_SIZE, (first + count) * INDEX_UNIT_SIZE
         segments = self.segments
+        if segments.files:
+            last = segments.files[-1]
+            if start >= last.base and end <= last.base + last.reserved:
+                return
         if not segments.files:
             segments.create_next(start - start % segments.segment_size)
         while segments.end_offset < end:
@@ -252,9 +267,13 @@ class EntryIndex:
                 # The blocks below were reserved before, in this run or an earlier one.
                 file.reserve(-(-wanted // RESERVE_STEP) * RESERVE_STEP)
 
-    def write(self, first: int, units: bytes | memoryview) -> None:
+    def write(self, first: int, units: bytes | bytearray | memoryview) -> None:
         """Copy units, for which there is room."""
         start, end = first * INDEX_UNIT_SIZE, first * INDEX_UNIT_SIZE + len(units)
+        last = self.segments.files[-1]
+        if start >= last.base and end <= last.base + last.size:
+            last.write(start - last.base, units)
+            return
         for file in self.segments.between(start, end):
             low, high = max(start, file.base), min(end, file.base + file.size)
             part = units if high - low == len(units) else units[low - start : high - start]

@@ -16,6 +16,9 @@ that make a Java leader compare again:
   COMMIT until then: our leaders compare at once, Java's at the next APPEND.
 - A TRUNCATE at an entry that a log in step holds, or held, cuts nothing: it is a late copy.
 - A TRUNCATE beyond the end, which restarts the whole log, needs a COMPARE before it.
+- A TRUNCATE with an entry that this log does not hold restarts the log with it: it is the leader's
+  first one, as no other was equal. Java keeps what precedes it if the positions fit; nobody has
+  compared that.
 
 A push that the disk refuses is answered with DISK_FULL or DISK_ERROR: the leader tries again later,
 and the node lives on. A log that contradicts a leader in committed entries raises, and ends the

@@ -47,6 +47,7 @@ from numpy.typing import NDArray
 
 from pyromq.base.sizes import MIB
 from pyromq.protocol.java.properties import PropertiesError, format_properties, parse_properties
+from pyromq.protocol.message import entry
 
 DATA_DIRECTORY: Final = "data"
 INDEX_DIRECTORY: Final = "index"
@@ -66,9 +67,8 @@ BLANK: Final = struct.Struct(">ii")
 BLANK_SIZE: Final = 8
 assert BLANK.size == BLANK_SIZE
 
-INDEX_UNIT: Final = struct.Struct(">iqiqq")
-INDEX_UNIT_SIZE: Final = 32
-assert INDEX_UNIT.size == INDEX_UNIT_SIZE
+INDEX_UNIT: Final = entry.INDEX_UNIT
+INDEX_UNIT_SIZE: Final = entry.INDEX_UNIT_SIZE
 INDEX_FILE_SIZE: Final = 5 * 1024 * 1024 * INDEX_UNIT_SIZE
 assert INDEX_FILE_SIZE == 167_772_160
 
@@ -292,6 +292,11 @@ def is_blank(data: bytes | memoryview, at: int = 0) -> bool:
     """Whether a blank is at `at`. As in Java, its size does not matter."""
     magic, _ = BLANK.unpack_from(data, at)
     return bool(magic == BLANK_MAGIC)
+
+
+def blank_room(data: bytes | memoryview, at: int = 0) -> int:
+    """Return the size that the blank at `at` states."""
+    return int(BLANK.unpack_from(data, at)[1])
 
 
 # Index

@@ -67,8 +67,4 @@ class Ledger(Protocol):
         """Remove all entries behind this one."""
 
     def restart_with(self, entry: Entry) -> bool:
-        """Drop this entry's place and all behind it, and write it there.
-
-        Entries before it stay if they end at its position, else the ledger begins with it. False
-        if that is impossible.
-        """
+        """Drop all entries, and begin with this one. False if no ledger can hold it."""

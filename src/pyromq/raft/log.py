@@ -19,8 +19,8 @@ Invariants
 Differences to Java: truncated bytes are zeroed, so that they cannot come back; a log that begins in
 the middle of a file survives a restart.
 
-Owned by the loop's thread; nothing here waits, except for the disk: `truncate`, `rebuild`, `expire`
-and `start` fsync. `flush` is for the flush thread. Reads may come from any thread.
+Owned by the loop's thread; nothing here waits, except for the disk: `truncate`, `rebuild` and
+`start` fsync. `flush` is for the flush thread. Reads may come from any thread.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from __future__ import annotations
 import errno
 import logging
 import threading
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -37,48 +37,46 @@ from typing import Final
 
 import numpy as np
 
-from pyromq.base.atomic_file import read_file, sync_directory, write_file
-from pyromq.base.sizes import MIB
-from pyromq.protocol.message.record import HEAD_SIZE_V4
+from pyromq.base.atomic_file import sync_directory
 from pyromq.raft.checkpoint_file import CheckpointFile
 from pyromq.raft.entry_files import EntryFiles, EntryIndex
 from pyromq.raft.format import (
-    BLANK_SIZE,
     DATA_DIRECTORY,
     HEADER_SIZE,
     INDEX_DIRECTORY,
     INDEX_FILE_SIZE,
     INDEX_UNIT_SIZE,
-    TRUNCATION_FILE,
     CheckpointText,
     Columns,
     Entry,
-    FormatError,
     Place,
     Run,
     Truncation,
     decode_columns,
     decode_header,
-    decode_truncation,
-    encode_truncation,
     encode_units,
     join_entries,
 )
-from pyromq.raft.placement import MismatchError, check_entries, place_entries, split_by_file
+from pyromq.raft.placement import (
+    MAX_TERM,
+    MismatchError,
+    check_claims,
+    check_entries,
+    columns_of,
+    continuing_units,
+    place_entries,
+    split_by_file,
+)
 from pyromq.raft.recovery import CHECKED_FILES, BodyCheck, Recovered, recover, report_damage
+from pyromq.raft.room import EntryRoom
+from pyromq.raft.truncation_file import TruncationFile
 from pyromq.store.log.mapped_file import MappedFile
 from pyromq.store.log.open_files import OpenFiles
 from pyromq.store.log.segments import Segments
 from pyromq.store.results import StoreError
 
 logger = logging.getLogger(__name__)
-
-#: Java removes as many files per round.
-MAX_EXPIRED_FILES: Final = 10
 _NO_ENTRY: Final = -1
-#: Room that a leader reserves at a time, and the least that an entry with a record takes of it.
-_ROOM_STEP: Final = MIB
-_SMALLEST_RECORD_ENTRY: Final = HEADER_SIZE + HEAD_SIZE_V4
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +118,7 @@ class RaftLog:
             data_directory or directory / DATA_DIRECTORY, data_file_size, open_files=open_files
         )
         self._index = EntryIndex(directory / INDEX_DIRECTORY, index_file_size)
+        self._room = EntryRoom(self.files, self._index)
         self._first_position = first_position
         self._check_body = check_body
         self._accept_loss = accept_loss
@@ -129,6 +128,7 @@ class RaftLog:
         self._flushed_index = _NO_ENTRY
         self._committed = Place(_NO_ENTRY, _NO_ENTRY, 0, 0)
         self._checkpoints = CheckpointFile(directory)
+        self._truncation = TruncationFile(directory)
         #: A start found that entries were lost which this node may have acknowledged: they were
         #: committed, or on disk. Until `caught_up`, over restarts.
         self.must_catch_up = False
@@ -169,6 +169,7 @@ class RaftLog:
             self._end = _End(_NO_ENTRY, _NO_ENTRY, recovered.end, 0)
         self.files.start()
         self._cut(recovered.end, self._end.next_index)
+        self._index.drop_before(self.begin_index)
         # A kill may have left them in memory only.
         self.files.sync_last(CHECKED_FILES)
         self._index.sync_last(CHECKED_FILES)
@@ -260,35 +261,16 @@ class RaftLog:
 
     # Appending
 
-    def reserve(self, sizes: Sequence[int]) -> list[int]:
-        """Return the positions of the next entries of these sizes, and reserve room for them.
-
-        They may be in several files. Otherwise as `make_room`.
-        """
-        whole = np.array(sizes, np.int64)
-        positions: list[int] = place_entries(self.written, whole, self.files.file_size).tolist()
-        ends = dict[int, tuple[int, int]]()
-        for position, size in zip(positions, sizes, strict=True):
-            base = self.files.base_of(position)
-            start, _ = ends.get(base, (position, 0))
-            ends[base] = start, position + size
-        self.files.prepare(list(ends.values()), self.written)
-        self._index.prepare(self.next_index, len(sizes))
-        return positions
-
     def make_room(self, size: int) -> tuple[int, int]:
-        """Return where entries of `size` bytes go, and the end of the room reserved from there on.
+        """Return where entries of `size` bytes go, and the end of the room reserved there.
 
-        Entries that a leader appends there cannot fail for want of disk space. Raises OSError, and
-        changes nothing visible, if the disk has no room.
+        Raises OSError, and changes nothing visible; an append into the room has all it needs.
         """
-        files, position = self.files, self.written
-        if position % files.file_size + size + BLANK_SIZE > files.file_size:
-            position = files.base_of(position) + files.file_size
-        files.prepare([(position, position + size)], self.written)
-        limit = min(files.room_from(position), position + max(size, _ROOM_STEP))
-        self._index.prepare(self.next_index, (limit - position) // _SMALLEST_RECORD_ENTRY + 1)
-        return position, limit
+        return self._room.make(size, self.written, self.next_index)
+
+    def reserve(self, sizes: Sequence[int]) -> list[int]:
+        """Do the same for entries of these sizes, perhaps in several files; return positions."""
+        return self._room.reserve(sizes, self.written, self.next_index)
 
     def positions(self, sizes: Sequence[int]) -> list[int]:
         """Return the positions that bodies of these sizes will get from `append_bodies`.
@@ -320,28 +302,35 @@ class RaftLog:
         """
         if not entries:
             return
-        first = entries[0].index
-        if any(entry.index != index for index, entry in enumerate(entries, first)):
-            raise MismatchError(f"indexes from {first} on are not consecutive")
-        bodies = [entry.body for entry in entries]
-        columns = Columns(
-            first,
-            np.array([entry.term for entry in entries], np.int64),
-            np.array([entry.position for entry in entries], np.int64),
-            np.fromiter(map(len, bodies), np.int64, len(bodies)) + HEADER_SIZE,
-        )
-        self.append_columns(columns, join_entries(columns, bodies))
+        columns = columns_of(entries)
+        self.append_columns(columns, join_entries(columns, [entry.body for entry in entries]))
 
-    def append_raw(self, data: bytes | memoryview) -> int:
+    def append_raw(
+        self, data: bytes | memoryview, *, expected: int = 0, max_term: int = MAX_TERM
+    ) -> int:
         """Append the entries of a `Run`; return their number.
 
-        Raises FormatError, or the errors of `append`; nothing is written then.
+        Raises FormatError, or the errors of `append`, also if there are not `expected` entries or
+        if a term exceeds `max_term`; nothing is written then.
         """
         if not data:
             return 0
-        columns = decode_columns(data)
-        self.append_columns(columns, data)
-        return len(columns.sizes)
+        end, files = self._end, self.files
+        first, position, stop = end.next_index, end.position, end.position + len(data)
+        found = continuing_units(data, first, end.term, position, files.file_size)
+        if not self._is_whole or end.index == _NO_ENTRY or found is None:
+            columns = decode_columns(data)
+            check_claims(len(columns.sizes), int(columns.terms[-1]), expected, max_term)
+            self.append_columns(columns, data)
+            return len(columns.sizes)
+        count, term, units = found
+        check_claims(count, term, expected, max_term)
+        self._index.prepare(first, count)
+        files.prepare([(position, stop)], position)
+        files.write(position, data, position)
+        self._index.write(first, units)
+        self._end = _End(first + count - 1, term, stop, first + count)
+        return count
 
     def append_columns(self, columns: Columns, data: bytes | memoryview) -> None:
         """Append entries whose headers, in `data`, are known to be those of the columns.
@@ -415,18 +404,10 @@ class RaftLog:
         return Run(first, count, start, data)
 
     def index_at(self, position: int) -> int:
-        """Return the index of the entry that begins at `position`, or of the first one after it.
-
-        That is `next_index` at the end of the log.
-        """
-        low, high = max(0, self.begin_index), self.next_index
-        while low < high:
-            middle = (low + high) // 2
-            if self.place(middle).position < position:
-                low = middle + 1
-            else:
-                high = middle
-        return low
+        """Return the index of the first entry at or after `position`; at the end `next_index`."""
+        indexes = range(max(0, self.begin_index), self.next_index)
+        at = bisect_left(indexes, position, key=lambda index: self.place(index).position)
+        return indexes.start + at
 
     def read(self, position: int, size: int) -> bytes:
         """Return raw bytes of the log, fewer at the end of a file or of the log."""
@@ -442,12 +423,7 @@ class RaftLog:
         if index == self.next_index:
             return
         place = self.place(index)
-        if index <= self.committed_index:
-            raise StoreError(
-                f"entry {index} of {self.directory} was to be removed, but entries up to "
-                f"{self.committed_index} are committed: this log contradicts the leader's. Remove "
-                "the directory of the node that is wrong, and let the group fill it again"
-            )
+        self._check_committed(index)
         if index == self.begin_index:
             self.rebuild(index, place.position)
             return
@@ -467,35 +443,31 @@ class RaftLog:
             self._flushed_index = min(self._flushed_index, before.index)
             self._cut(before.end, index)
 
+    def _check_committed(self, index: int) -> None:
+        if index <= self.committed_index:
+            raise StoreError(
+                f"entry {index} of {self.directory} was to be removed, but entries up to "
+                f"{self.committed_index} are committed: this log contradicts the leader's. Remove "
+                "the directory of the node that is wrong, and let the group fill it again"
+            )
+
     def truncate_to(self, entry: Entry) -> None:
         """Make `entry` the last one, as a TRUNCATE push of the leader demands.
 
-        If it is stored, what follows it goes. Else it is written, after what is before it, or into
-        an empty log if it does not fit there. Raises OSError, MismatchError, or StoreError if a
-        committed entry would be replaced.
+        If it is stored, what follows it goes. Else it is the leader's first one, and this log
+        begins with it: nobody has compared what is before it, which Java keeps if the positions
+        fit. Raises OSError, MismatchError, or StoreError if a committed entry would be replaced.
         """
         index = entry.index
         if self._is_stored(entry):
             self.truncate(index + 1)
             return
-        check_entries(
-            Columns(
-                index,
-                np.array([entry.term], np.int64),
-                np.array([entry.position], np.int64),
-                np.array([entry.size], np.int64),
-            ),
-            entry.position,
-            _NO_ENTRY,
-            self.files.file_size,
-        )
-        if 0 <= self.begin_index <= index <= self.end_index:
-            self.truncate(index)
-        try:
-            self.append([entry])
-        except MismatchError:
+        check_entries(columns_of([entry]), entry.position, _NO_ENTRY, self.files.file_size)
+        self._check_committed(index)
+        is_next = (index, entry.position) == (self.next_index, self.written)
+        if self.begin_index != _NO_ENTRY or not is_next:
             self.rebuild(index, entry.position)
-            self.append([entry])
+        self.append([entry])
 
     def _is_stored(self, entry: Entry) -> bool:
         try:
@@ -530,41 +502,21 @@ class RaftLog:
         """Detach the oldest data file, for the caller to remove; it can still be read.
 
         There must be another one, and all entries of this one must be committed. Index files that
-        only point at it are removed.
+        only point at files before it are removed.
         """
-        with self._file_lock:
-            return self._take_first()
-
-    def _take_first(self) -> MappedFile:
         files = self.files
         oldest = files.files[0]
         assert len(files.files) > 1, "the last file stays"
         assert oldest.base + oldest.size <= self.committed_position, "entries are not committed"
-        first = files.header(oldest.base + oldest.size)
-        if first is None:
-            raise StoreError(f"{files.files[1].path} does not begin with an entry")
-        self._begin = first
-        files.segments.take_first()
-        self._index.drop_before(self.begin_index)
-        return oldest
-
-    def expire(self, older_than: float | None, limit: int = MAX_EXPIRED_FILES) -> int:
-        """Remove the oldest data files, last changed before a time; return how many.
-
-        With None, any age. The last file and those with entries that are not committed stay.
-        """
-        files, removed = self.files, 0
         with self._file_lock:
-            while removed < limit and len(files.files) > 1:
-                file = files.files[0]
-                # The first entry stays a committed one: every leader has it (see `follower`).
-                if file.base + file.size >= self.committed_position:
-                    break
-                if older_than is not None and file.path.stat().st_mtime >= older_than:
-                    break
-                self._take_first().unlink()
-                removed += 1
-        return removed
+            first = files.header(oldest.base + oldest.size)
+            if first is None:
+                raise StoreError(f"{files.files[1].path} does not begin with an entry")
+            # Not the units of this file: it is still there after a crash now.
+            self._index.drop_before(self.begin_index)
+            self._begin = first
+            files.segments.take_first()
+        return oldest
 
     # The disk
 
@@ -606,7 +558,7 @@ class RaftLog:
     def _truncating(self, truncation: Truncation) -> Iterator[None]:
         """Remove entries such that a start after a crash completes what is begun."""
         with self._file_lock:
-            write_file(self.directory / TRUNCATION_FILE, encode_truncation(truncation))
+            self._truncation.begin(truncation)
             # A start will apply it, and would remove entries that are appended meanwhile.
             self._is_whole = False
             yield
@@ -619,19 +571,13 @@ class RaftLog:
         for directory in (self.files.directory, self._index.segments.directory):
             if directory.is_dir():
                 sync_directory(directory)
-        (self.directory / TRUNCATION_FILE).unlink()
-        sync_directory(self.directory)
+        self._truncation.end()
 
     def _complete_truncation(self) -> None:
         """Complete a truncation that a crash interrupted."""
-        path = self.directory / TRUNCATION_FILE
-        content = read_file(path)
-        if content is None:
+        truncation = self._truncation.load()
+        if truncation is None:
             return
-        try:
-            truncation = decode_truncation(content)
-        except FormatError as error:
-            raise StoreError(f"{path}: {error}; restore or remove the node's directory") from error
         logger.warning("completing an interrupted truncation: %s", truncation)
         if truncation.rebuild:
             self.files.clear()

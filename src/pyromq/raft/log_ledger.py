@@ -18,7 +18,7 @@ from __future__ import annotations
 from typing import Final
 
 from pyromq.raft.format import Entry as StoredEntry
-from pyromq.raft.format import FormatError, Run, decode_columns
+from pyromq.raft.format import FormatError, Run
 from pyromq.raft.log import RaftLog
 from pyromq.raft.messages import Entry
 from pyromq.raft.placement import MismatchError
@@ -110,12 +110,9 @@ class LogLedger:
         data = self._unstored(run) if run.first_index <= self._log.end_index else run.data
         if not data:
             return data is not None
+        missing = run.last_index - self._log.next_index + 1
         try:
-            columns = decode_columns(data)
-            missing = run.last_index - columns.first_index + 1
-            if missing != len(columns.sizes) or int(columns.terms[-1]) > max_term:
-                return False
-            self._log.append_columns(columns, data)
+            self._log.append_raw(data, expected=missing, max_term=max_term)
         except (FormatError, MismatchError):
             return False
         return True
@@ -141,7 +138,7 @@ class LogLedger:
         self._log.truncate(index + 1)
 
     def restart_with(self, entry: Entry) -> bool:
-        """Make an entry of the leader's log the last one; False if no log can hold it."""
+        """Drop all entries, and begin with this one. Raises StoreError if that one is committed."""
         if (stored := _stored(entry)) is None:
             return False
         self._run = None

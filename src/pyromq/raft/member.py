@@ -89,7 +89,8 @@ class Settings:
     check_term_of_pushes: bool = True
     #: Java's leaders count an equal entry found by COMPARE; ours send TRUNCATE first.
     truncate_after_compare: bool = True
-    #: Java votes again in the term in which it voted for itself before a restart; ours do not.
+    #: Java leads again in a term in which it voted for itself before a restart, and in one in which
+    #: it voted for another; ours do neither.
     new_term_after_own_vote: bool = True
     #: Rounds with a peer of a higher term that a leader with a quorum ignores.
     max_rounds_behind: int = 3
@@ -176,7 +177,7 @@ class CaughtUp:
 
 @dataclass(frozen=True, slots=True)
 class LedgerFailed:
-    """The disk refused a read or a write, which will be tried again; reported once per series."""
+    """The disk refused a read or a write, which is retried later; reported once per series."""
 
     error: OSError
 

@@ -9,11 +9,17 @@ Pure. Called by `log`, with many entries at a time.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import pairwise
+from typing import Final
 
 import numpy as np
 
-from pyromq.raft.format import BLANK_SIZE, HEADER_SIZE, MAX_ENTRY_SIZE, Columns, Numbers
+from pyromq.protocol.kernel import load
+from pyromq.raft.format import BLANK_SIZE, HEADER_SIZE, MAX_ENTRY_SIZE, Columns, Entry, Numbers
+
+MAX_TERM: Final = 2**63 - 1
+_kernel: Final = load("raft_entries")
 
 
 class MismatchError(ValueError):
@@ -49,7 +55,7 @@ def check_entries(columns: Columns, written: int, term: int, file_size: int) -> 
     """
     first, terms, positions, sizes = columns
     _check_sizes(sizes, file_size)
-    if terms[0] < term or np.count_nonzero(terms[1:] < terms[:-1]):
+    if terms[0] < max(term, 0) or np.count_nonzero(terms[1:] < terms[:-1]):
         raise MismatchError(f"a term falls at or after entry {first}, after term {term}")
     ends = positions + sizes
     if (
@@ -73,6 +79,42 @@ def check_entries(columns: Columns, written: int, term: int, file_size: int) -> 
         )
     numbers: list[int] = opens.nonzero()[0].tolist()
     return numbers
+
+
+def continuing_units(
+    data: bytes | memoryview, index: int, term: int, written: int, file_size: int
+) -> tuple[int, int, bytearray] | None:
+    """Check entries that continue a log in its last file, with the compiled kernel.
+
+    The log ends at `written` with an entry of `term`. Returns their number, the last term, and
+    their index units; None if they may be anything else: the other functions tell.
+    """
+    if _kernel is None or written % file_size + len(data) + BLANK_SIZE > file_size:
+        return None
+    found: tuple[int, int, bytearray] | None = _kernel.entry_units(data, index, term, written)
+    return found
+
+
+def check_claims(count: int, term: int, expected: int, max_term: int) -> None:
+    """Check the number of entries, unless `expected` is 0, and their last term.
+
+    Raises MismatchError.
+    """
+    if (expected and count != expected) or term > max_term:
+        raise MismatchError(f"{count} entries up to term {term}, not {expected} to {max_term}")
+
+
+def columns_of(entries: Sequence[Entry]) -> Columns:
+    """Return entries as columns. Raises MismatchError unless they are consecutive."""
+    first = entries[0].index
+    if any(entry.index != index for index, entry in enumerate(entries, first)):
+        raise MismatchError(f"indexes from {first} on are not consecutive")
+    return Columns(
+        first,
+        np.array([entry.term for entry in entries], np.int64),
+        np.array([entry.position for entry in entries], np.int64),
+        np.array([entry.size for entry in entries], np.int64),
+    )
 
 
 def split_by_file(

@@ -114,6 +114,10 @@ class StoreAgreement:
                 self._log.agree(end, self._dispatch.timestamp)
             self._waiters.notify()
 
+    def listen(self, on_delayed: Callable[[int], None] | None) -> None:
+        """Call `on_delayed` with the level of each delayed message that is committed."""
+        self._dispatch.on_delayed = on_delayed
+
     def _wait(self, offset: int) -> asyncio.Future[AckOutcome]:
         return self._waiters.wait(offset, QUORUM_SECONDS)
 

@@ -17,10 +17,11 @@ import logging
 from collections.abc import Callable
 from typing import Final
 
-from pyromq.base.sizes import MIB
+from pyromq.base.sizes import KIB, MIB
 from pyromq.protocol.message.delay import DelayLevels
 from pyromq.protocol.message.entry import ENTRY_HEADER, ENTRY_HEADER_SIZE
 from pyromq.protocol.message.record import BLANK_SIZE, store_timestamp_at
+from pyromq.protocol.names import SCHEDULE_TOPIC
 from pyromq.store.config import MessageStoreConfig
 from pyromq.store.flush import FlushService
 from pyromq.store.growth import Growth
@@ -34,6 +35,8 @@ logger = logging.getLogger(__name__)
 
 #: Bytes that are dispatched at a time.
 _MAX_PIECE: Final = 4 * MIB
+#: Bytes that are copied instead of mapped.
+_MAX_COPY: Final = 128 * KIB
 
 
 class LogDispatch:
@@ -57,6 +60,8 @@ class LogDispatch:
         self._segment_size = log.segments.segment_size
         #: With and without a check of the bodies' CRCs; made at the first use.
         self._examiners: dict[bool, Examiner] = {}
+        #: Called with the level of delayed messages that can be read now.
+        self.on_delayed: Callable[[int], None] | None = None
         #: Records below this offset have their entries.
         self.position = 0
         #: The store timestamp of the last one of them that this object dispatched.
@@ -88,6 +93,8 @@ class LogDispatch:
                 queue.correct_min_offset(self._log.min_offset)
             if queue.watched and self._on_arrival is not None:
                 self._on_arrival(queue)
+            if self.on_delayed is not None and run.topic == SCHEDULE_TOPIC:
+                self.on_delayed(run.queue_id + 1)
         self.position = end
 
     def catch_up(self, end: int) -> None:
@@ -99,7 +106,10 @@ class LogDispatch:
             start = self.position
             framing = self._log.framing_at(start)
             rest = self._segment_size - start % self._segment_size
-            data = self._log.view(start, min(rest, end - start, _MAX_PIECE))
+            size = min(rest, end - start, _MAX_PIECE)
+            # A view has a mapping of its own, which costs more than a copy of a few pages.
+            read = self._log.read if size <= _MAX_COPY else self._log.view
+            data = memoryview(read(start, size))
             examined = self.examiner(check_crc=False).examine(start, data, framing)
             if examined.end:
                 self.timestamp = store_timestamp_at(data, int(examined.piece.starts[-1]))

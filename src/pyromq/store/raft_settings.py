@@ -117,7 +117,7 @@ class RaftSettings(ReplicationSettings):
             if not _NODE_ID.fullmatch(node) or not host or not _is_port(port) or node in peers:
                 raise ConfigError(
                     f"dLegerPeers={shown(self.dleger_peers or '')}: expected nodes such as "
-                    f"{_EXAMPLE}; {shown(part)} is none, or its id stands there twice"
+                    f"{_EXAMPLE}; {shown(part)} is not, or its id appears twice"
                 )
             peers[node] = (host, int(port))
         return peers

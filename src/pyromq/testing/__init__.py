@@ -17,17 +17,18 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pyromq.testing.broker import ClusterBroker
     from pyromq.testing.cluster import Cluster
+    from pyromq.testing.raft_broker import RaftBroker
     from pyromq.testing.replicas import DivergedError, PromotionError
 
-__all__ = ["Cluster", "ClusterBroker", "DivergedError", "PromotionError"]
+__all__ = ["Cluster", "ClusterBroker", "DivergedError", "PromotionError", "RaftBroker"]
 
 
 def __getattr__(name: str) -> Any:
     # Load on first use: pytest imports this package in every run.
     if name in __all__:
-        from pyromq.testing import broker, cluster, replicas
+        from pyromq.testing import broker, cluster, raft_broker, replicas
 
-        for module in (cluster, broker, replicas):
+        for module in (cluster, broker, raft_broker, replicas):
             if hasattr(module, name):
                 return getattr(module, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,4 +1,4 @@
-"""A broker of a cluster, as a test sees it: a master or a replica.
+"""A broker of a cluster, as a test sees it: a master, a replica, or a node of a raft group.
 
     (master,) = cluster.brokers
     (replica,) = master.replicas
@@ -15,18 +15,40 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Protocol
 
 from pyromq.client.arguments import check_seconds
 from pyromq.testing.node import Node
-from pyromq.testing.replicas import ReplicaGroup
 from pyromq.testing.server_loop import ServerLoop
+
+
+class BrokerGroup(Protocol):
+    """The brokers of one name: `replicas.ReplicaGroup`, `raft.RaftGroup`. On the cluster's loop."""
+
+    async def start(self, node: Node, settings: Mapping[str, str]) -> None:
+        """Start a broker."""
+
+    async def stop(self, node: Node) -> None:
+        """Stop a broker cleanly."""
+
+    async def kill(self, node: Node) -> None:
+        """End a broker like a killed process."""
+
+    async def await_replicas(self, node: Node, seconds: float) -> None:
+        """Wait until the others have everything that the master has."""
+
+    async def promote(self, node: Node, role: str, *, force: bool) -> None:
+        """Make a replica the master."""
+
+    async def rejoin(self, node: Node, *, empty: bool) -> None:
+        """Bring an old master back as a replica."""
 
 
 class ClusterBroker:
     """A broker of a cluster, which tests can stop, kill and promote. It keeps its port and role."""
 
     def __init__(
-        self, loop: ServerLoop, group: ReplicaGroup, node: Node, peers: Sequence[ClusterBroker]
+        self, loop: ServerLoop, group: BrokerGroup, node: Node, peers: Sequence[ClusterBroker]
     ) -> None:
         """`peers` are all brokers of the group."""
         self.name = node.name
@@ -78,11 +100,11 @@ class ClusterBroker:
 
     def stop(self) -> None:
         """Stop it cleanly: answer requests in flight, unregister from the NameServer."""
-        self._loop.run(self._node.stop())
+        self._loop.run(self._group.stop(self._node))
 
     def kill(self) -> None:
         """End it like a killed process: connections break, nothing more is written."""
-        self._loop.run(self._node.kill())
+        self._loop.run(self._group.kill(self._node))
 
     def restart(self, settings: Mapping[str, str] | None = None) -> None:
         """`stop` and `start`."""
@@ -94,11 +116,11 @@ class ClusterBroker:
 
     async def stop_async(self) -> None:
         """`stop` for coroutines."""
-        await self._loop.run_from_loop(self._node.stop())
+        await self._loop.run_from_loop(self._group.stop(self._node))
 
     async def kill_async(self) -> None:
         """`kill` for coroutines."""
-        await self._loop.run_from_loop(self._node.kill())
+        await self._loop.run_from_loop(self._group.kill(self._node))
 
     async def restart_async(self, settings: Mapping[str, str] | None = None) -> None:
         """`restart` for coroutines."""
@@ -152,7 +174,7 @@ class ClusterBroker:
         await self._group.start(self._node, settings or {})
 
     async def _restart(self, settings: Mapping[str, str] | None) -> None:
-        await self._node.stop()
+        await self._group.stop(self._node)
         await self._start(settings)
 
     async def _await_replicas(self, timeout: float) -> None:  # noqa: ASYNC109 - part of its error

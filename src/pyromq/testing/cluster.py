@@ -14,6 +14,11 @@
         cluster.promote(master.replicas[0])      # producers continue, too
         master.rejoin()                          # the old master is a replica now
 
+    with Cluster(raft=3) as cluster:             # three nodes, which elect their master
+        cluster.leader.kill()
+        cluster.await_leader()                   # producers continue, by themselves
+        cluster.await_committed()                # all nodes have the same log
+
 The servers run on an event loop in their own thread: a test that blocks its loop does not block
 them, and a cluster may outlive the loops of its tests. Methods block; coroutines use `async with`
 and the methods named `..._async`.
@@ -52,6 +57,8 @@ from pyromq.remoting.client import RemotingClient
 from pyromq.store.config import BrokerRole
 from pyromq.testing.broker import ClusterBroker
 from pyromq.testing.node import HOST, Node, check_settings
+from pyromq.testing.raft import RaftGroup, RaftMember
+from pyromq.testing.raft_broker import RaftBroker
 from pyromq.testing.replicas import ReplicaGroup
 from pyromq.testing.server_loop import ServerLoop
 from pyromq.testing.topics import TopicReader
@@ -79,6 +86,8 @@ class Cluster:
 
     Each broker has `replicas` replicas (`ClusterBroker.replicas`), which follow it when the start
     returns. Masters are ASYNC_MASTERs unless `settings` have another `brokerRole`.
+    With `raft`, one broker is a raft group of as many nodes (`nodes`, `leader`), three or five of
+    them usually; one leads when the start returns.
     `settings` apply to every broker and use RocketMQ's keys: `{"messageDelayLevel": "100ms 1s"}`.
     Without a `directory`, files go to a temporary one that `stop` removes.
     """
@@ -88,16 +97,19 @@ class Cluster:
         *,
         brokers: int = 1,
         replicas: int = 0,
+        raft: int = 0,
         settings: Mapping[str, str] | None = None,
         directory: str | Path | None = None,
     ) -> None:
         if brokers < 0:
             raise ValueError(f"brokers={brokers}: expected 0 or more")
         _check_replicas(replicas, settings or {})
+        _check_raft(raft, brokers, replicas, settings or {})
         self._settings = dict(settings or {})
         check_settings(self._settings)
         self._count = brokers
         self._replicas = replicas
+        self._raft = raft
         self._given = None if directory is None else Path(directory)
         self._remove: weakref.finalize[..., Cluster] | None = None
         self._loop = ServerLoop()
@@ -105,9 +117,12 @@ class Cluster:
         self._namesrv = ""
         self._topics = TopicReader("")
         self.directory = Path()
-        self._groups: list[ReplicaGroup] = []
-        #: The masters, in the order of their names. A broker stays here when it is replaced.
+        self._groups: list[ReplicaGroup | RaftGroup] = []
+        #: The masters, in the order of their names. A broker stays here when it is replaced. With
+        #: `raft`, all nodes of the group.
         self.brokers: list[ClusterBroker] = []
+        #: The nodes of the raft group, n0 first; the same as `brokers`.
+        self.nodes: list[RaftBroker] = []
 
     # Lifecycle
 
@@ -190,6 +205,45 @@ class Cluster:
     ) -> None:
         """`promote` for coroutines."""
         await replica.promote_async(role=role, force=force)
+
+    @property
+    def leader(self) -> RaftBroker:
+        """Return the node that leads the raft group. Raises RuntimeError during an election."""
+        member = self._raft_group().leader()
+        if member is None:
+            raise RuntimeError("the raft group has no leader at the moment: call await_leader()")
+        return self._broker_of(member)
+
+    def await_leader(self, *, timeout: float = 10.0) -> RaftBroker:
+        """Return the node that leads the raft group, once clients find it.
+
+        Raise TimeoutError after `timeout` seconds.
+        """
+        return self._loop.run(self._await_leader(timeout))
+
+    async def await_leader_async(
+        self,
+        *,
+        timeout: float = 10.0,  # noqa: ASYNC109 - part of its error
+    ) -> RaftBroker:
+        """`await_leader` for coroutines."""
+        return await self._loop.run_from_loop(self._await_leader(timeout))
+
+    def await_committed(self, *, timeout: float = 10.0) -> None:
+        """Wait until every node that runs has all entries, all committed, and compare the logs.
+
+        Topics, groups and offsets are copied as well. Raise TimeoutError after `timeout` seconds,
+        DivergedError if the bytes of two logs differ.
+        """
+        self._loop.run(self._await_committed(timeout))
+
+    async def await_committed_async(
+        self,
+        *,
+        timeout: float = 10.0,  # noqa: ASYNC109 - part of its error
+    ) -> None:
+        """`await_committed` for coroutines."""
+        await self._loop.run_from_loop(self._await_committed(timeout))
 
     def create_topic(self, topic: str, *, queues: int = 4) -> None:
         """Create a topic on every running broker, or change its number of queues.
@@ -280,7 +334,10 @@ class Cluster:
         await self._name_server.start()
         self._namesrv = f"{HOST}:{self._name_server.port}"
         self._topics = TopicReader(self._namesrv)
-        self._groups, self.brokers = [], []
+        self._groups, self.brokers, self.nodes = [], [], []
+        if self._raft:
+            await self._add_raft_group()
+            return
         for _ in range(self._count):
             await self._add_broker({})
 
@@ -290,7 +347,47 @@ class Cluster:
         if self._name_server is not None:
             await self._name_server.stop()
 
+    async def _add_raft_group(self) -> None:
+        assert self._name_server is not None
+        settings = {
+            "brokerName": "broker-0",
+            **_SETTINGS,
+            **self._settings,
+            "namesrvAddr": self._namesrv,
+        }
+        group = RaftGroup(settings, self.directory, self._raft, self._name_server)
+        try:
+            await group.start_all()
+        except BaseException:
+            await group.close()
+            raise
+        peers: list[ClusterBroker] = []
+        self.nodes = [RaftBroker(self._loop, group, each, peers) for each in group.members]
+        peers += self.nodes
+        self.brokers = list(self.nodes)
+        self._groups.append(group)
+
+    def _raft_group(self) -> RaftGroup:
+        self._loop.check()
+        for group in self._groups:
+            if isinstance(group, RaftGroup):
+                return group
+        raise RuntimeError("the cluster has no raft group: create it with Cluster(raft=3)")
+
+    def _broker_of(self, member: RaftMember) -> RaftBroker:
+        return next(each for each in self.nodes if each.node_id == member.node_id)
+
+    async def _await_leader(self, timeout: float) -> RaftBroker:  # noqa: ASYNC109 - part of its error
+        check_seconds("timeout", timeout, may_be_zero=True)
+        return self._broker_of(await self._raft_group().await_leader(timeout))
+
+    async def _await_committed(self, timeout: float) -> None:  # noqa: ASYNC109 - part of its error
+        check_seconds("timeout", timeout, may_be_zero=True)
+        await self._raft_group().await_committed(timeout)
+
     async def _add_broker(self, settings: dict[str, str]) -> ClusterBroker:
+        if self._raft:
+            raise RuntimeError("a cluster with raft= has one group; it cannot get another broker")
         _check_replicas(self._replicas, settings)
         check_settings(settings)
         name = f"broker-{len(self.brokers)}"
@@ -330,8 +427,9 @@ class Cluster:
         )
         client = RemotingClient()
         try:
-            for master in (group.master for group in self._groups):
-                if master.broker is not None:
+            for group in self._groups:
+                master = await group.serving()
+                if master is not None:
                     command = RemotingCommand(
                         RequestCode.UPDATE_AND_CREATE_TOPIC, ext_fields=header.encode()
                     )
@@ -372,13 +470,25 @@ class Cluster:
         self._topics.forget()
 
     def _running_brokers(self) -> set[str]:
-        return {group.name for group in self._groups if group.master.broker is not None}
+        return {group.name for group in self._groups if group.is_running}
 
 
 def _remove(directory: Path, process: int) -> None:
     # Forks run this on exit too.
     if os.getpid() == process:
         shutil.rmtree(directory, ignore_errors=True)
+
+
+def _check_raft(raft: int, brokers: int, replicas: int, settings: Mapping[str, str]) -> None:
+    if not raft:
+        return
+    if raft < 0:
+        raise ValueError(f"raft={raft}: expected 0 or more")
+    if brokers != 1 or replicas:
+        raise ValueError("raft= is one broker of several nodes: leave brokers= and replicas= out")
+    for key in ("enableDLegerCommitLog", "dLegerPeers", "dLegerSelfId", "listenPort"):
+        if key in settings:
+            raise ConfigError(f"raft= sets {key}; remove it from settings")
 
 
 def _check_replicas(replicas: int, settings: Mapping[str, str]) -> None:

@@ -7,7 +7,7 @@ that can never follow its master stops; `failure` says why, until the next start
 `kill` copies the files between two callbacks of the loop, which is the only writer of messages, and
 lets the old broker stop on files that nobody reads.
 
-Used by `replicas`, on the loop.
+Used by `replicas` and `raft`, on the loop of the broker.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import asyncio
 import contextlib
 import shutil
 import socket
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -27,6 +27,7 @@ from pyromq.broker.services.replication import BrokerReplication
 from pyromq.remoting.server import bound_socket
 from pyromq.store.config import BrokerRole
 from pyromq.store.message_store import MessageStore
+from pyromq.store.offline.truncate_backup import data_blocks
 
 HOST: Final = "127.0.0.1"
 _ROLE_KEYS: Final = ("brokerRole", "brokerId")
@@ -37,8 +38,19 @@ _PORTS: Final = (-2, 0, 1)
 class Node:
     """A broker that can be started again on its files."""
 
-    def __init__(self, settings: Mapping[str, str], directory: Path) -> None:
-        """`settings` are complete, except for port and directory."""
+    def __init__(
+        self,
+        settings: Mapping[str, str],
+        directory: Path,
+        *,
+        raft_timing: Mapping[str, int] | None = None,
+        held: Sequence[socket.socket] = (),
+    ) -> None:
+        """`settings` are complete, except for port and directory.
+
+        `raft_timing` replaces intervals of a raft node. `held` are sockets bound to ports of this
+        broker, which it takes over.
+        """
         self.name = settings["brokerName"]
         self._settings = dict(settings)
         self._first_role = {key: settings[key] for key in _ROLE_KEYS if key in settings}
@@ -47,7 +59,8 @@ class Node:
         self._port = self._settings.pop("listenPort", "0")
         self.broker: Broker | None = None
         #: Bound to the ports of a stopped broker.
-        self._held: list[socket.socket] = []
+        self._held: list[socket.socket] = list(held)
+        self._raft_timing = dict(raft_timing or {})
         #: Why the broker stopped by itself.
         self.failure: str | None = None
         self._leaving: asyncio.Task[None] | None = None
@@ -150,7 +163,9 @@ class Node:
                 "storePathRootDir": str(self.directory),
             }
         )
-        broker = Broker(values.broker, values.store, on_failure=self._failed)
+        broker = Broker(
+            values.broker, values.store, on_failure=self._failed, raft_timing=self._raft_timing
+        )
         self.release()
         try:
             await broker.start()
@@ -181,7 +196,12 @@ class Node:
         before = self.directory
         self._lives += 1
         # Threads write tables beside their files and rename them then.
-        shutil.copytree(before, self.directory, ignore=shutil.ignore_patterns("*.tmp"))
+        shutil.copytree(
+            before,
+            self.directory,
+            ignore=shutil.ignore_patterns("*.tmp"),
+            copy_function=_copy_sparse,
+        )
         await broker.stop()
         shutil.rmtree(before)
 
@@ -198,10 +218,17 @@ class Node:
     def _hold(self) -> None:
         """Keep the ports: connections to a socket that does not listen are refused."""
         self.release()
-        port = int(self._port)
-        for distance in _PORTS if port else ():
+        for port in self._ports():
             with contextlib.suppress(OSError):  # somebody was faster
-                self._held.append(bound_socket(HOST, port + distance))
+                self._held.append(bound_socket(HOST, port))
+
+    def _ports(self) -> list[int]:
+        port = int(self._port)
+        ports = [port + distance for distance in _PORTS if port]
+        store = load_broker_properties(self._settings).store
+        if store.enable_dleger_commit_log:
+            ports.append(store.raft_peers[store.raft_id][1])
+        return ports
 
     def _failed(self, reason: str) -> None:
         self.failure = reason
@@ -213,6 +240,15 @@ class Node:
         if leaving is not None and leaving is not asyncio.current_task():
             await leaving
             self._leaving = None
+
+
+def _copy_sparse(source: str, target: str) -> None:
+    """Copy a file without its holes: those of preallocated files are large."""
+    with Path(target).open("wb") as copy:
+        copy.truncate(Path(source).stat().st_size)
+        for position, data in data_blocks(Path(source), 0):
+            copy.seek(position)
+            copy.write(data)
 
 
 def check_settings(settings: Mapping[str, str]) -> None:

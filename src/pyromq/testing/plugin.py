@@ -14,6 +14,11 @@
         rocketmq.brokers[0].kill()
         rocketmq.brokers[0].replicas[0].promote()
 
+    @pytest.mark.rocketmq(raft=3)
+    def test_election(rocketmq):
+        rocketmq.leader.kill()
+        rocketmq.await_leader()
+
 Each test gets its own cluster, so no test sees another's leftovers or stopped brokers; a start
 takes a few dozen milliseconds. If that is too much, `rocketmq_session` is one cluster for all
 tests: they use their own groups and `rocketmq_topic`, a new topic per test, or call `reset`.
@@ -40,8 +45,8 @@ def pytest_configure(config: pytest.Config) -> None:
     """Register the marker."""
     config.addinivalue_line(
         "markers",
-        f"{_MARKER}(brokers=1, replicas=0, settings=None): options of the cluster of the fixture "
-        "rocketmq",
+        f"{_MARKER}(brokers=1, replicas=0, raft=0, settings=None): options of the cluster of the "
+        "fixture rocketmq",
     )
 
 
@@ -74,10 +79,10 @@ def _wanted(node: Any) -> dict[str, Any]:
     marker = node.get_closest_marker(_MARKER)
     if marker is None:
         return {}
-    if marker.args or not marker.kwargs.keys() <= {"brokers", "replicas", "settings"}:
+    if marker.args or not marker.kwargs.keys() <= {"brokers", "replicas", "raft", "settings"}:
         raise pytest.UsageError(
-            f"@pytest.mark.{_MARKER} takes brokers=, replicas= and settings=, not {marker.args} "
-            f"and {sorted(marker.kwargs)}"
+            f"@pytest.mark.{_MARKER} takes brokers=, replicas=, raft= and settings=, not "
+            f"{marker.args} and {sorted(marker.kwargs)}"
         )
     return dict(marker.kwargs)
 

@@ -59,6 +59,15 @@ class ReplicaGroup:
                 self._master = node
         return self._master
 
+    @property
+    def is_running(self) -> bool:
+        """Return whether the master runs."""
+        return self.master.broker is not None
+
+    async def serving(self) -> Node | None:
+        """Return the broker that accepts messages, if it runs."""
+        return self.master if self.master.broker is not None else None
+
     # Lifecycle
 
     async def start_all(self) -> None:
@@ -85,6 +94,14 @@ class ReplicaGroup:
             await self._until_following(await self._replicas_look())
         elif master.broker is not None:
             await self._until_following([node])
+
+    async def stop(self, node: Node) -> None:
+        """Stop one broker cleanly."""
+        await node.stop()
+
+    async def kill(self, node: Node) -> None:
+        """End one broker like a killed process."""
+        await node.kill()
 
     async def stop_all(self) -> None:
         """Stop all brokers."""

@@ -173,6 +173,30 @@ def test_a_replica_needs_an_id_above_0(properties: dict[str, str]) -> None:
         load_broker_properties({"brokerRole": "SLAVE", **properties})
 
 
+@pytest.mark.parametrize(
+    "ignored",
+    [
+        {},
+        {"brokerRole": "SLAVE", "brokerId": "7"},
+        {"brokerRole": "SLAVE"},
+        {"brokerRole": "SYNC_MASTER", "brokerId": "3"},
+        {"brokerId": "-1"},
+    ],
+)
+def test_a_raft_group_decides_on_role_and_id(ignored: dict[str, str]) -> None:
+    loaded = load_broker_properties(
+        {
+            "enableDLegerCommitLog": "true",
+            "dLegerGroup": "group",
+            "dLegerPeers": "n0-10.0.0.1:40911;n4-10.0.0.2:40911",
+            "dLegerSelfId": "n4",
+            **ignored,
+        }
+    )
+    assert loaded.broker.broker_id == 5
+    assert loaded.warnings == []
+
+
 @pytest.mark.parametrize("address", ["10.0.0.1", "10.0.0.1:", ":10912", "10.0.0.1:99999"])
 def test_the_address_of_the_master_has_a_port(address: str) -> None:
     with pytest.raises(ConfigError, match=r"^haMasterAddress=.*expected the host and the repl"):

@@ -21,6 +21,16 @@ def test_one_node_is_its_own_quorum() -> None:
     assert script.input("propose") == ["entry 0/0", "committed 0"]
 
 
+def test_a_node_leads_only_with_its_own_vote() -> None:
+    """Else a restart cannot know that it led in the term, and has lost entries of it."""
+    script = Script("node n0 of 5 term 1 vote n4")
+    script.input("tick 0")
+    for peer in ("n1", "n2", "n3"):
+        assert script.input(f"{peer} answers vote ACCEPT t1") == []
+    script.input("n4 answers vote REJECT_ALREADY_VOTED t1")
+    assert script.input("tick 1000")[:2] == ["persist term 2 vote none", "persist term 2 vote n0"]
+
+
 def test_time_decides_when_a_candidate_asks_again() -> None:
     script = Script("node n0 of 3")
     script.input("tick 0")

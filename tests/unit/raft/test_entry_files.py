@@ -10,6 +10,7 @@ import pytest
 
 from pyromq.raft.entry_files import EntryFiles, EntryIndex
 from pyromq.raft.format import BLANK_SIZE, Columns, Place, encode_units, join_entries
+from pyromq.store.log.allocation import POPULATE_STEP, AllocationService
 from tests.support.patience import wait_until
 from tests.support.raft_logs import DATA_FILE, INDEX_FILE
 
@@ -166,3 +167,21 @@ def test_old_units_are_dropped_by_the_file(index: EntryIndex) -> None:
 def test_room_for_a_blank_is_reserved(files: EntryFiles) -> None:
     files.prepare([(0, DATA_FILE - BLANK_SIZE)], 0)
     assert files.files[0].reserved == DATA_FILE
+
+
+def test_the_allocation_is_told_of_progress_in_steps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[int] = []
+    monkeypatch.setattr(AllocationService, "advance", lambda _, position: told.append(position))
+    files = EntryFiles(tmp_path / "data", 16 * POPULATE_STEP)
+    files.load()
+    files.start()
+    files.follow(0)
+    step, end = POPULATE_STEP // 4, 0
+    for _ in range(9):
+        files.prepare([(end, end + step)], end)
+        files.write(end, bytes(step), end)
+        end += step
+    files.stop()
+    assert told == [POPULATE_STEP, 2 * POPULATE_STEP]

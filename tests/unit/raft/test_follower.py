@@ -32,3 +32,28 @@ def test_waiting_pushes_are_bounded() -> None:
     script.input("n1 push TRUNCATE t1 0/1 commit -1")
     assert script.input("n1 push APPEND t1 5/1 commit -1") == []
     assert script.input("n1 push APPEND t1 6/1 commit -1") == ["to n1: 421 t1 index 6 log 0-0"]
+
+
+def test_waiting_pushes_are_limited_in_bytes() -> None:
+    script = follower("node n0 of 3 term 1 log 1 max_waiting_bytes=100")
+    assert script.input("n1 push APPEND t1 run 2/1 3/1 commit -1") == []
+    assert script.input("n1 push APPEND t1 run 4/1 5/1 commit -1") == []
+    effects = script.input("n1 push APPEND t1 run 6/1 commit -1")
+    assert effects == ["to n1: 421 t1 index 6 log 0-0"]
+    script.input("n1 push APPEND t1 1/1 commit -1")
+    assert script.ledger.end_index == 5
+    assert script.input("n1 push APPEND t1 run 7/1 commit -1") == [], "there is room again"
+
+
+def test_entries_of_a_later_term_are_refused() -> None:
+    for kind in ("COMPARE", "TRUNCATE", "APPEND"):
+        script = follower("node n0 of 3 term 1 log 1")
+        effects = script.input(f"n1 push {kind} t1 1/2 commit -1")
+        assert effects == ["to n1: 411 t1 index 1 log 0-0"]
+
+
+def test_a_log_without_a_common_entry_begins_again() -> None:
+    """What precedes the leader's first entry was compared by nobody, though positions fit."""
+    script = follower("node n0 of 3 term 1 log 0 0 0")
+    script.input("n1 push COMPARE t1 2/1 commit -1")
+    assert script.input("n1 push TRUNCATE t1 2/1 commit 2")[0] == "to n1: 200 t1 index 2 log 2-2"

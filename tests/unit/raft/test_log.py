@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from pyromq.raft import placement
 from pyromq.raft.format import Entry, FormatError
 from pyromq.raft.log import RaftLog
 from pyromq.raft.placement import MismatchError
@@ -232,24 +233,41 @@ def test_expiry_removes_the_oldest_files(directory: Path) -> None:
     log = filled(directory)
     first = [file.base for file in log.files.files]
     assert len(first) == 5
-    assert log.expire(None) == 0, "nothing is committed"
+    with pytest.raises(AssertionError, match="not committed"):
+        log.take_first()
     log.commit(29)
-    assert log.expire(0.0) == 0, "all are younger"
-    assert log.expire(None, 2) == 2
+    for base in first[:2]:
+        file = log.take_first()
+        assert file.base == base
+        file.unlink()
     assert (log.begin_index, log.begin_position) == (14, first[2])
     assert not (directory / "data" / f"{first[1]:020d}").exists()
     with pytest.raises(IndexError):
         log.entry(13)
     assert bytes(log.entry(14).body) == body_of(14, 1, 500)
-    assert log.expire(None) == 2, "the last file stays"
+    for _ in range(2):
+        log.take_first().unlink()
+    with pytest.raises(AssertionError, match="the last file stays"):
+        log.take_first()
     assert log.begin_index == 28
-    assert sorted(path.name for path in (directory / "index").iterdir()) == [f"{512:020d}"]
     log.append_bodies(1, [b"more"])
     stored = entries_of(log)
     log.stop()
     again = open_log(directory)
     assert entries_of(again) == stored
+    assert sorted(path.name for path in (directory / "index").iterdir()) == [f"{512:020d}"]
     again.stop()
+
+
+def test_a_run_that_expires_while_it_is_read_is_not_cut(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = filled(directory)
+    read = log.files.read
+    monkeypatch.setattr(log.files, "read", lambda position, size: read(position, size)[:-1])
+    with pytest.raises(IndexError, match="left meanwhile"):
+        log.run(0, 2000)
+    log.stop()
 
 
 def test_large_batches_are_written_whole(tmp_path: Path) -> None:
@@ -269,3 +287,30 @@ def test_another_file_size_is_refused(directory: Path) -> None:
         open_log(directory, data_file_size=8192)
     with pytest.raises(StoreError, match="has 512 bytes, not 1024"):
         open_log(directory, index_file_size=1024)
+
+
+@pytest.mark.parametrize("has_kernel", [True, False])
+def test_raw_entries_are_checked_with_and_without_the_kernel(
+    directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_kernel: bool
+) -> None:
+    if not has_kernel:
+        monkeypatch.setattr(placement, "_kernel", None)
+    leader = filled(directory)
+    follower = open_log(tmp_path / "follower" / "dledger-n0")
+    while follower.next_index < leader.next_index:
+        run = leader.run(follower.next_index, 2000)
+        before = snapshot(follower)
+        for wrong in ({"expected": run.count + 1}, {"max_term": 0}):
+            with pytest.raises(MismatchError, match=f"{run.count} entries up to term 1"):
+                follower.append_raw(run.data, **wrong)
+        with pytest.raises((MismatchError, FormatError)):
+            follower.append_raw(run.data[1:])
+        assert snapshot(follower) == before
+        assert follower.append_raw(run.data, expected=run.count, max_term=1) == run.count
+    assert _bytes_of(follower) == _bytes_of(leader)
+    leader.stop()
+    follower.stop()
+
+
+def _bytes_of(log: RaftLog) -> tuple[bytes, bytes]:
+    return stored_bytes(log.directory.parent, log.written, log.end_index)

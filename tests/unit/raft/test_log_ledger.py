@@ -138,6 +138,14 @@ def test_a_run_of_a_later_term_is_refused(leader: LogLedger, follower: LogLedger
     assert not follower.append_run(run_of(leader, 5, 9), TERM - 1)
 
 
+def test_a_run_without_a_term_is_refused(leader: LogLedger, tmp_path: Path) -> None:
+    log = open_log(tmp_path / "empty")
+    data = bytearray(run_of(leader, 0, 0).data)
+    data[16:24] = b"\xff" * 8
+    assert not LogLedger(log).append_run(Run(0, 1, 0, bytes(data)), TERM)
+    log.stop()
+
+
 def test_a_run_before_the_begin_is_refused(leader: LogLedger, follower: LogLedger) -> None:
     assert follower.restart_with(Entry(7, TERM, 399, 57, b"7" * 9))
     assert (follower.begin_index, follower.end_index) == (7, 7)

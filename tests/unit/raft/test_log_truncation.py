@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from pyromq.raft import log as log_module
+from pyromq.raft import truncation_file
 from pyromq.raft.format import Entry, Truncation, encode_truncation
 from pyromq.raft.log import RaftLog
 from pyromq.raft.placement import MismatchError
@@ -88,16 +88,27 @@ def test_a_push_of_a_stored_entry_cuts_after_it(log: RaftLog) -> None:
     log.stop()
 
 
-def test_a_push_of_another_entry_replaces_it(log: RaftLog) -> None:
-    position = log.place(20).position
-    log.truncate_to(Entry(20, 2, position, b"other"))
-    assert log.entry(20) == Entry(20, 2, position, b"other")
-    assert log.end_index == 20
+@pytest.mark.parametrize("index", [20, COUNT])
+def test_a_push_of_another_entry_keeps_nothing(index: int, log: RaftLog) -> None:
+    """Although it fits behind the entry before it."""
+    position = log.place(index - 1).end
+    log.truncate_to(Entry(index, 2, position, b"other"))
+    assert entries_of(log) == [Entry(index, 2, position, b"other")]
+    log.stop()
+
+
+def test_a_first_push_needs_no_rebuild(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = open_log(tmp_path)
+    monkeypatch.setattr(log, "rebuild", None)
+    log.truncate_to(Entry(0, 2, 0, b"first"))
+    assert log.end_index == 0
     log.stop()
 
 
 @pytest.mark.parametrize(("index", "position"), [(500, 10 * DATA_FILE), (20, 123), (0, 0)])
-def test_a_push_that_does_not_fit_rebuilds_the_log(index: int, position: int, log: RaftLog) -> None:
+def test_a_push_of_an_unknown_entry_rebuilds_the_log(
+    index: int, position: int, log: RaftLog
+) -> None:
     log.truncate_to(Entry(index, 2, position, b"first"))
     assert (log.begin_index, log.end_index, log.begin_position) == (index, index, position)
     assert log.written == position + 53
@@ -160,7 +171,7 @@ def test_the_intent_is_on_disk_before_anything_goes(
 
     stored = entries_of(log)
     with monkeypatch.context() as patched:
-        patched.setattr(log_module, "write_file", refuse)
+        patched.setattr(truncation_file, "write_file", refuse)
         with pytest.raises(OSError, match="no"):
             log.truncate(5)
     assert entries_of(log) == stored

@@ -4,7 +4,17 @@ import random
 
 import pytest
 
-from pyromq.raft.member import Committed, Member, Persist, Role, RoleChanged, Settings
+from pyromq.raft.member import (
+    Committed,
+    LedgerFailed,
+    LedgerWorks,
+    Member,
+    Persist,
+    Role,
+    RoleChanged,
+    Settings,
+    Trouble,
+)
 from tests.raft.memory_ledger import MemoryLedger
 
 
@@ -52,3 +62,14 @@ def test_the_commit_index_stops_at_the_end_and_never_falls() -> None:
     node.commit(7)
     node.commit(-1)
     assert node.effects == [Committed(0)]
+
+
+def test_a_series_of_failures_is_reported_once() -> None:
+    node = member()
+    trouble, error = Trouble(node), OSError("full")
+    trouble.over()
+    trouble.failed(error)
+    trouble.failed(OSError("still full"))
+    trouble.over()
+    trouble.over()
+    assert node.effects == [LedgerFailed(error), LedgerWorks()]

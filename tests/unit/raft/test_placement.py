@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from pyromq.raft.format import MAX_ENTRY_SIZE, Columns
-from pyromq.raft.placement import MismatchError, check_entries, place_entries
+from pyromq.raft.placement import MismatchError, check_entries, place_entries, split_by_file
 
 FILE = 4096
 
@@ -90,3 +90,16 @@ def test_a_gap_within_the_batch_is_refused() -> None:
 def test_a_falling_term_is_refused(terms: list[int]) -> None:
     with pytest.raises(MismatchError, match="term"):
         check_entries(columns([100, 300], [200, 200], terms), 100, 1, FILE)
+
+
+def test_entries_are_split_where_they_open_files() -> None:
+    sizes = [100, 4050, 60, 70]
+    placed = columns(one_by_one(0, sizes), sizes)
+    rolls = check_entries(placed, 0, 1, FILE)
+    data = b"".join(bytes([number]) * size for number, size in enumerate(sizes))
+    parts = [(*part, bytes(entries)) for *part, entries in split_by_file(placed, data, rolls)]
+    assert parts == [
+        (0, 1, 0, data[:100]),
+        (1, 2, FILE, data[100:4150]),
+        (2, 4, 2 * FILE, data[4150:]),
+    ]

@@ -40,6 +40,10 @@ def test_marker(rocketmq):
 def test_replicas(rocketmq):
     assert len(rocketmq.brokers[0].replicas) == 1
 
+@pytest.mark.rocketmq(raft=3)
+def test_raft(rocketmq):
+    assert rocketmq.leader in rocketmq.brokers
+
 @pytest.mark.parametrize("turn", [1, 2])
 def test_one_for_all(rocketmq_session, rocketmq_topic, turn):
     assert send(rocketmq_session, rocketmq_topic).queue_offset == 0
@@ -52,7 +56,7 @@ def test_each_test_has_its_own_cluster(tmp_path: Path) -> None:
     (tmp_path / "test_it.py").write_text(TESTS)
     done = run(tmp_path, "--strict-markers")
     assert done.returncode == 0, done.stdout
-    assert "6 passed" in done.stdout
+    assert "7 passed" in done.stdout
 
 
 def test_a_wrong_marker_is_named(tmp_path: Path) -> None:
@@ -61,7 +65,7 @@ def test_a_wrong_marker_is_named(tmp_path: Path) -> None:
     )
     done = run(tmp_path)
     assert done.returncode != 0
-    assert "takes brokers=, replicas= and settings=, not () and ['borkers']" in done.stdout
+    assert "takes brokers=, replicas=, raft= and settings=, not () and ['borkers']" in done.stdout
 
 
 def test_runs_without_it_do_not_pay(tmp_path: Path) -> None:

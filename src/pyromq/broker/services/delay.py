@@ -150,7 +150,7 @@ class DelayService:
             _Level(number, self._offsets.get(number)) for number in range(1, len(self._delays) + 1)
         ]
         self._warn_of_removed_levels()
-        self._writer.listen(self._arrived)
+        self._listen(self._arrived)
         for level in self._levels:
             self._resume(level)
         self._saving = asyncio.get_running_loop().create_task(self._save_periodically())
@@ -158,7 +158,7 @@ class DelayService:
     async def stop(self) -> None:
         """Stop delivering. The caller saves the table, which has the final offsets."""
         self._running = False
-        self._writer.listen(None)
+        self._listen(None)
         for level in self._levels:
             if level.timer is not None:
                 level.timer.cancel()
@@ -168,6 +168,10 @@ class DelayService:
             await asyncio.gather(self._saving, return_exceptions=True)
         # Their threads read files, which must stay open until they are done.
         await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def _listen(self, on_delayed: Callable[[int], None] | None) -> None:
+        # In a raft group a message can be read when it is committed.
+        (self._store.agreement or self._writer).listen(on_delayed)
 
     def _warn_of_removed_levels(self) -> None:
         for queue in self._store.queues():

@@ -55,6 +55,8 @@ _LOOK_SECONDS: Final = 3.0
 _LOOK_AFTER_CHANGE: Final = 30.0
 #: Delay before committed messages are dispatched again after a full disk stopped that.
 _RETRY_SECONDS: Final = 1.0
+#: How often a transfer is ordered before it has failed.
+_TRANSFERS: Final = 3
 #: How long a leader that stops waits for another one to take over.
 _HAND_OVER_SECONDS: Final = 2.0
 
@@ -73,7 +75,7 @@ class BrokerRaft:
         store_host: bytes,
         on_stop: Callable[[str], None],
     ) -> None:
-        """`on_stop` gets the reason if the node cannot go on."""
+        """`on_stop` gets the reason if the node cannot continue."""
         assert store.agreement is not None
         self._store = store
         self._agreement = store.agreement
@@ -146,7 +148,7 @@ class BrokerRaft:
         best = max(followers, key=lambda peer: -1 if peer.watermark is None else peer.watermark)
         try:
             async with asyncio.timeout(_HAND_OVER_SECONDS):
-                code = await self._node.transfer(best.node_id)
+                code = await self._transfer(best.node_id)
         except TimeoutError:
             code = Code.UNKNOWN
         if code is not Code.SUCCESS:
@@ -297,11 +299,19 @@ class BrokerRaft:
     async def transfer(self, node_id: str) -> str | None:
         """Hand leadership to another node; return why it did not take over, or None."""
         if node_id not in self._store.config.raft_peers:
-            return f"{node_id:.40} is no node of the group"
+            return f"{node_id:.40} is not a node of the group"
         if self._node.role is not Role.LEADER:
             return f"this node does not lead; {self._node.leader or 'nobody'} does"
-        code = await self._node.transfer(node_id)
+        code = await self._transfer(node_id)
         return None if code is Code.SUCCESS else f"node {node_id} answered {code.name}"
+
+    async def _transfer(self, node_id: str) -> Code:
+        """Order a transfer, again if a heartbeat made the transferee a follower meanwhile."""
+        for _ in range(_TRANSFERS):
+            code = await self._node.transfer(node_id)
+            if code is not Code.TAKE_LEADERSHIP_FAILED or self._node.role is not Role.LEADER:
+                break
+        return code
 
     def is_following(self) -> bool:
         """Return whether this node follows a leader."""

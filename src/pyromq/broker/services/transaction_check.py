@@ -278,7 +278,7 @@ class TransactionCheck:
                 break
         try:
             await self._writer.stored()
-        except RequestError as error:  # a raft group has not agreed: the next leader goes on
+        except RequestError as error:  # a raft group has not agreed: its next leader continues
             logger.warning("transaction check stopped: %s", error)
             return False
         used = {self._ask(one, current) for one in questions}

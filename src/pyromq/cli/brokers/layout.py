@@ -10,6 +10,9 @@ Replicas have the name of their broker. Those of broker 0 are in DATA/broker-0-r
 also if the broker itself is in DATA. Their ports follow those of the brokers. A place says nothing
 about the role: a replica may have been promoted (`cli.brokers.roles`).
 
+The nodes of a raft group are in DATA/raft-n0, DATA/raft-n1 and so on, with one name. The raft port
+of a node is the one above its port, where other brokers have replication.
+
 Invariants
 1. A name belongs to a directory, whatever the number of brokers: consumers that keep offsets by
    broker name find their messages again. So a store in DATA itself, from a start with one
@@ -24,20 +27,28 @@ Invariants
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
 import click
 
+from pyromq.protocol.message.message_id import format_address
+from pyromq.remoting.server import bound_socket
+
 #: More brokers than this on one machine are a typing error: each wants a core of its own.
 MAX_BROKERS: Final = 64
 MAX_REPLICAS: Final = 8
+MAX_NODES: Final = 9
 #: Distance between the ports of two brokers. A broker uses its port, the one two below it (Java's
 #: VIP channel) and the one above it (replication).
 PORT_DISTANCE: Final = 4
 _HIGHEST_PORT: Final = 65535
 _NUMBERED: Final = re.compile("broker-(0|[1-9][0-9]{0,8})(?:-replica-([1-9][0-9]{0,8}))?")
+_RAFT_NODE: Final = re.compile("raft-n(0|[1-9][0-9]{0,8})")
+_RAFT_NAME: Final = "broker-0"
+#: Settings that `--raft` makes for each node.
+_RAFT_SETTINGS: Final = ("dLegerPeers", "dLegerSelfId", "storePathDLedgerCommitLog")
 #: Settings with which several brokers would write the same files.
 _ONE_STORE_ONLY: Final = ("storePathCommitLog", "readOnlyCommitLogStorePaths")
 
@@ -52,10 +63,12 @@ class Place(NamedTuple):
     #: The broker's number, and which of its replicas this is: 0 for the broker itself.
     number: int = 0
     replica: int = 0
+    #: The settings of a node of a raft group.
+    raft: Mapping[str, str] = {}
 
     def properties(self) -> dict[str, str]:
         """Return the settings that only this broker has."""
-        table = {"storePathRootDir": str(self.directory), "listenPort": str(self.port)}
+        table = {"storePathRootDir": str(self.directory), "listenPort": str(self.port), **self.raft}
         return table if self.name is None else {**table, "brokerName": self.name}
 
 
@@ -102,6 +115,84 @@ def plan(
     ]
 
 
+def plan_raft(
+    count: int,
+    root: Path,
+    host: str,
+    port: int,
+    properties: Mapping[str, str],
+    namesrv_port: int,
+) -> list[Place]:
+    """Return the places of the nodes of a raft group below `root`, the first at `port`.
+
+    They reach each other at `host`. Raises click.ClickException as `plan` does, and if the group
+    in `root` has another number of nodes.
+    """
+    directories = [root / f"raft-n{number}" for number in range(count)]
+    for key in (*_ONE_STORE_ONLY, *_RAFT_SETTINGS):
+        if key in properties:
+            raise click.ClickException(f"{key} cannot be combined with --raft {count}: remove it")
+    _refuse_other_stores(root, count)
+    _check_ports(count, port, namesrv_port)
+    ports = [port + index * PORT_DISTANCE if port else 0 for index in range(count)]
+    raft_ports = [each + 1 for each in ports] if port else _free_ports(host, count)
+    name = properties.get("brokerName", _RAFT_NAME)
+    addresses = [format_address(host, each) for each in raft_ports]
+    peers = ";".join(f"n{number}-{address}" for number, address in enumerate(addresses))
+    return [
+        Place(
+            name,
+            directory,
+            ports[number],
+            number,
+            raft={
+                "enableDLegerCommitLog": "true",
+                "dLegerGroup": properties.get("dLegerGroup", name),
+                "dLegerPeers": peers,
+                "dLegerSelfId": f"n{number}",
+            },
+        )
+        for number, directory in enumerate(directories)
+    ]
+
+
+def _refuse_other_stores(root: Path, count: int) -> None:
+    """Raise click.ClickException if `root` has messages that the group would not serve."""
+    paths = list(root.iterdir()) if root.is_dir() else []
+    others = [root] if _has_messages(root) else []
+    others += [path for path in paths if _NUMBERED.fullmatch(path.name) and _has_messages(path)]
+    if others:
+        raise click.ClickException(
+            f"a raft group would not serve the messages in {_listed(others)}: "
+            "choose another directory with --data, or move what you do not need elsewhere"
+        )
+    numbers = [
+        int(found[1])
+        for path in paths
+        if (found := _RAFT_NODE.fullmatch(path.name)) and _has_entries(path)
+    ]
+    if numbers and max(numbers) + 1 != count:
+        raise click.ClickException(
+            f"the raft group in {root} has {max(numbers) + 1} nodes, and another number could lose "
+            f"messages: start with --raft {max(numbers) + 1}, or choose another directory with "
+            "--data"
+        )
+
+
+def _has_entries(directory: Path) -> bool:
+    return any(path.is_file() for path in directory.glob("dledger-*/data/*"))
+
+
+def _free_ports(host: str, count: int) -> list[int]:
+    """Return ports that are free now; the nodes bind them a moment later."""
+    held = [bound_socket(host, 0, is_chosen=False) for _ in range(count)]
+    try:
+        return [int(each.getsockname()[1]) for each in held]
+    finally:
+        for each in held:
+            each.close()
+
+
 def _directories(count: int, root: Path) -> list[Path]:
     directories = [root / f"broker-{number}" for number in range(count)]
     if _is_store(root) or (count == 1 and not _is_store(directories[0])):
@@ -121,6 +212,16 @@ def _refuse_unserved(directories: list[Path], root: Path, count: int, replicas: 
         if (found := _NUMBERED.fullmatch(path.name)) and path not in directories
         if _has_messages(path)
     }
+    nodes = [
+        path
+        for path in (root.iterdir() if root.is_dir() else ())
+        if _RAFT_NODE.fullmatch(path.name) and _has_entries(path)
+    ]
+    if nodes:
+        raise click.ClickException(
+            f"the messages in {_listed(nodes)} are of a raft group: start with --raft "
+            f"{len(nodes)}, or choose another directory with --data"
+        )
     if not unserved:
         return
     names = ", ".join(str(unserved[key]) for key in sorted(unserved))
@@ -138,6 +239,10 @@ def _refuse_unserved(directories: list[Path], root: Path, count: int, replicas: 
     if replicas or needed_replicas:
         brokers += f" with {replicas} replicas each" if replicas else " without replicas"
     raise click.ClickException(f"{brokers} would not serve the messages in {names}: {advice}")
+
+
+def _listed(paths: Sequence[Path]) -> str:
+    return ", ".join(map(str, sorted(paths)))
 
 
 def _has_messages(directory: Path) -> bool:

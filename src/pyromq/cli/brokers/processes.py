@@ -5,7 +5,8 @@
     await processes.stop()
 
 - A broker that cannot start ends the start with its own error.
-- Masters start before replicas, which ask for them, and stop before them.
+- Masters start before replicas, which ask for them, and stop before them. The leader of a raft
+  group stops last: otherwise it would look for a successor.
 - A broker that dies is restarted at its port, after a pause that doubles from death to death. One
   that dies again and again ends the whole command: its messages cannot be read, and an exit status
   reaches an operator sooner than a log line.
@@ -106,6 +107,7 @@ class BrokerProcesses:
         on_created: Callable[[str, Created], None] = lambda _name, _topic: None,
         *,
         comeback: Comeback | None = None,
+        stops_last: Callable[[], str | None] = lambda: None,
         command: Sequence[str] | None = None,
         restarts: Restarts | None = None,
     ) -> None:
@@ -113,7 +115,8 @@ class BrokerProcesses:
 
         A stop request ends a start early. `give_up` is called with an error when a broker cannot
         be kept running; the caller then stops everything. `on_created` is called with the name of
-        a broker and a topic that a send has created on it. `command` runs another child program.
+        a broker and a topic that a send has created on it. `stops_last` returns the name of the
+        broker that stops after all others. `command` runs another child program.
         """
         command = _child_command() if command is None else command
         self._brokers = [
@@ -129,6 +132,7 @@ class BrokerProcesses:
         ]
         self._stop_requested = stop_requested
         self._give_up = give_up
+        self._stops_last = stops_last
         self._watching: list[asyncio.Task[None]] = []
 
     @property
@@ -202,10 +206,11 @@ class BrokerProcesses:
         for task in self._watching:
             task.cancel()
         await asyncio.gather(*self._watching, return_exceptions=True)
+        last = self._stops_last()
         for are_replicas in (False, True):
-            await asyncio.gather(
-                *(each.stop() for each in self._brokers if each.is_replica is are_replicas)
-            )
+            brokers = [each for each in self._brokers if each.is_replica is are_replicas]
+            await asyncio.gather(*(each.stop() for each in brokers if each.name != last))
+        await asyncio.gather(*(each.stop() for each in self._brokers if each.name == last))
 
 
 class _Broker:

@@ -1,5 +1,5 @@
-"""The header that DLedger puts before each record of a raft group's log, and the blank at the end
-of a file.
+"""The header that DLedger puts before each record of a raft group's log, the blank at the end of a
+file, and the index unit of an entry.
 
     | off | field                  | off | field                        |
     |   0 | magic i32 = 1          |  32 | channel i32 = 0              |
@@ -9,6 +9,10 @@ of a file.
     |  24 | position i64           |  48 | body: one record of the log  |
 
 Blank: -1 i32, room i32, zeros to the end of the file.
+
+Each entry has a unit in an index file:
+
+    | 0 magic i32 = 1 | 4 position i64 | 12 size i32 | 16 index i64 | 24 term i64 |
 
 An entry's position is that of its header; the record in it, its consume-queue entry and its message
 id have the position of the body. `Framing` tells a walk over a log which of the two forms it has.
@@ -33,6 +37,10 @@ ENTRY_BLANK_MAGIC: Final = -1
 ENTRY_BLANK: Final = struct.Struct(">ii")
 assert ENTRY_BLANK.size == BLANK_SIZE
 
+INDEX_UNIT: Final = struct.Struct(">iqiqq")
+INDEX_UNIT_SIZE: Final = 32
+assert INDEX_UNIT.size == INDEX_UNIT_SIZE
+
 #: Java's buffer for an entry, header included.
 MAX_ENTRY_SIZE: Final = 4 * MIB
 
@@ -47,10 +55,14 @@ class Framing(NamedTuple):
 
     def is_blank(self, data: bytes | memoryview, rest: int) -> bool:
         """Whether `data` starts with the blank that fills the `rest` of a segment."""
+        return self.blank_size(data) == rest
+
+    def blank_size(self, data: bytes | memoryview) -> int | None:
+        """Return the size of the blank that `data` starts with; None if it is none."""
         first, second = peek(data[:BLANK_SIZE])
         if self.prefix:
-            return first & _UNSIGNED == _UNSIGNED and second == rest
-        return second == BLANK_MAGIC and first == rest
+            return second if first & _UNSIGNED == _UNSIGNED else None
+        return first if second == BLANK_MAGIC else None
 
 
 #: A commit log: records follow each other.

@@ -38,9 +38,26 @@ from pyromq.protocol.wire.frame import (
     pack_prefix,
     split_frames,
 )
-from pyromq.raft.messages import Failed, PushRequest, Request, Response
+from pyromq.protocol.wire.header_json import Header
+from pyromq.raft.messages import (
+    NONE,
+    Code,
+    Failed,
+    PushRequest,
+    PushResponse,
+    Request,
+    Response,
+)
 from pyromq.raft.network.binary_push import GREETING, decode_answer, encode_push, names_of
-from pyromq.raft.network.json_bodies import BodyError, code_of, decode_response, encode_request
+from pyromq.raft.network.json_bodies import (
+    CHECKSUM,
+    BodyError,
+    check_frame,
+    checksum_of,
+    code_of,
+    decode_response,
+    encode_request,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -59,8 +76,8 @@ _MAX_OPAQUE: Final = 0x7FFFFFFF
 _LOG_SECONDS: Final = 60.0
 
 _HEADER: Final = (
-    b'{"code":%%d,"flag":0,"language":"PYTHON","opaque":%%d,'
-    b'"serializeTypeCurrentRPC":"JSON","version":%d}' % PROTOCOL_VERSION
+    b'{"code":%%d,"extFields":{"%s":"%%d"},"flag":0,"language":"PYTHON","opaque":%%d,'
+    b'"serializeTypeCurrentRPC":"JSON","version":%d}' % (CHECKSUM.encode(), PROTOCOL_VERSION)
 )
 
 
@@ -94,6 +111,8 @@ class _Pending(NamedTuple):
     request_id: int
     code: int
     deadline: float
+    #: Index of the first entry of a push.
+    first: int
 
 
 class Peer:
@@ -197,15 +216,17 @@ class Peer:
                 assert self._names is not None
                 frames = encode_push(self._names, request, opaque)
                 self._pending[opaque] = _Pending(
-                    request_id, RequestCode.RAFT_PUSH, now + TIMEOUT_SECONDS
+                    request_id, RequestCode.RAFT_PUSH, now + TIMEOUT_SECONDS, request.first_index
                 )
                 self._frames += frames
                 self._unsent += len(frames[0]) + len(frames[1])
                 return
         code = code_of(request)
-        header, body = _HEADER % (code, opaque), encode_request(request)
+        body = encode_request(request)
+        header = _HEADER % (code, checksum_of(code, opaque, body), opaque)
         prefix = pack_prefix(PREFIX_SIZE - TOTAL_SIZE + len(header) + len(body), len(header))
-        self._pending[opaque] = _Pending(request_id, code, now + TIMEOUT_SECONDS)
+        first = request.first_index if isinstance(request, PushRequest) else NONE
+        self._pending[opaque] = _Pending(request_id, code, now + TIMEOUT_SECONDS, first)
         self._frames.append(prefix + header + body)
         self._unsent += len(header) + len(body)
 
@@ -274,20 +295,31 @@ class Peer:
             pending = pop(opaque, None) if type(opaque) is int else None
             if pending is None:
                 continue  # late
-            request_id, code, _ = pending
             try:
-                if code == RequestCode.RAFT_PUSH:
-                    answers.append((request_id, decode_answer(body)))
-                else:
-                    if self.kind is PeerKind.UNKNOWN:
-                        self._greet(header.get("extFields"))
-                    answers.append((request_id, decode_response(code, body)))
+                answers.append((pending.request_id, self._decode(header, body, pending)))
             except BodyError as error:
                 self._complain("node %s at %s sent a response that is refused: %s", str(error))
-                answers.append((request_id, Failed()))
+                answers.append((pending.request_id, Failed()))
         self._used_at = now
         if answers:
             self._events.answered(self.node_id, answers)
+
+    def _decode(self, header: Header, body: bytes, pending: _Pending) -> Response:
+        if pending.code == RequestCode.RAFT_PUSH:
+            answer: Response = decode_answer(body)
+        else:
+            check_frame(header, body)
+            if self.kind is PeerKind.UNKNOWN:
+                self._greet(header.get("extFields"))
+            answer = decode_response(pending.code, body)
+        if (
+            isinstance(answer, PushResponse)
+            and answer.code is Code.SUCCESS
+            and answer.index != pending.first
+        ):
+            # It would acknowledge entries that the follower may not have.
+            raise BodyError(f"success of entry {answer.index} instead of {pending.first}")
+        return answer
 
     def _greet(self, fields: object) -> None:
         is_ours = type(fields) is dict and GREETING in fields and self._names is not None

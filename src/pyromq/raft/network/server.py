@@ -36,6 +36,7 @@ from pyromq.protocol.wire.frame import (
     RawFrame,
     pack_prefix,
 )
+from pyromq.protocol.wire.header_json import Header
 from pyromq.raft.messages import (
     NONE,
     Code,
@@ -54,9 +55,12 @@ from pyromq.raft.network.binary_push import (
     names_of,
 )
 from pyromq.raft.network.json_bodies import (
+    CHECKSUM,
     BodyError,
     Fields,
     RaftCode,
+    check_frame,
+    checksum_of,
     decode_fields,
     decode_request,
     encode_fields,
@@ -74,9 +78,9 @@ logger = logging.getLogger(__name__)
 _LOG_SECONDS: Final = 60.0
 _MAX_OPAQUE: Final = 0x7FFFFFFF
 _HEADER: Final = (
-    b'{"code":200,"extFields":{"%s":"%d"},"flag":1,"language":"PYTHON","opaque":%%d,'
+    b'{"code":200,"extFields":{"%s":"%d","%s":"%%d"},"flag":1,"language":"PYTHON","opaque":%%d,'
     b'"serializeTypeCurrentRPC":"JSON","version":%d}'
-    % (GREETING.encode(), VERSION, PROTOCOL_VERSION)
+    % (GREETING.encode(), VERSION, CHECKSUM.encode(), PROTOCOL_VERSION)
 )
 
 
@@ -121,7 +125,7 @@ class Reply:
 
 def json_frame(body: bytes, opaque: int) -> bytes:
     """Return the frame of an answer in JSON."""
-    header = _HEADER % opaque
+    header = _HEADER % (checksum_of(200, opaque, body), opaque)
     size = PREFIX_SIZE - TOTAL_SIZE + len(header) + len(body)
     return pack_prefix(size, len(header)) + header + body
 
@@ -217,7 +221,7 @@ class RaftServer:
         def handle(connection: Connection, frames: list[RawFrame], answers: list[bytes]) -> None:
             for _, header, body in frames:
                 opaque, is_oneway = _read_header(header)
-                request = self._decoded(connection, code, body, opaque, answers)
+                request = self._decoded(connection, code, header, body, answers)
                 if request is not None:
                     reply = Reply(connection, opaque, request, answers, is_oneway=is_oneway)
                     self._node.requested(request, reply)
@@ -229,12 +233,13 @@ class RaftServer:
         self,
         connection: Connection,
         code: RaftCode,
+        header: Header,
         body: bytes,
-        opaque: int,
         answers: list[bytes],
     ) -> Request | None:
-        """Return the request of a body, or None if it was refused."""
+        """Return the request of a frame, or None if it was refused."""
         try:
+            check_frame(header, body)
             request = decode_request(code, decode_fields(body))
         except BodyError as error:
             refusal, reason = Code.UNEXPECTED_ARGUMENT, str(error)
@@ -244,7 +249,7 @@ class RaftServer:
                 return request
             refusal, reason = found
         self._complain(connection, code, reason)
-        answers.append(json_frame(encode_fields(self._refusal(refusal)), opaque))
+        answers.append(json_frame(encode_fields(self._refusal(refusal)), header.get("opaque", 0)))
         return None
 
     def _misrouted(self, request: Request) -> tuple[Code, str] | None:
@@ -318,7 +323,7 @@ class RaftServer:
         return self._refusal(Code.UNSUPPORTED)
 
 
-def _read_header(header: Fields) -> tuple[int, bool]:
+def _read_header(header: Header) -> tuple[int, bool]:
     """Return the opaque of a request, and whether nobody waits for its answer."""
     opaque, flag = header.get("opaque", 0), header.get("flag", 0)
     if type(opaque) is not int or not -_MAX_OPAQUE - 1 <= opaque <= _MAX_OPAQUE:

@@ -5,7 +5,8 @@
 
 Reads a directory that pyromq's or Java's broker has written, or is writing to right now. Consume
 queues say which records a queue has and where they are in the log. If the consume queues are
-missing or not trusted, the log alone can be read, segment by segment (`log_ranges`, `log_blocks`).
+missing or not trusted, the log alone can be read, segment by segment (`log_ranges`, `log_blocks`),
+except for that of a raft node: not all of its entries are committed.
 
 Invariants
 1. Nothing is ever written, locked or deleted.
@@ -43,9 +44,12 @@ from pyromq.spark.origins.origin import (
 )
 from pyromq.spark.origins.store_files import NOT_A_RECORD, QueueEntries, StoreLog, leading_count
 from pyromq.spark.origins.store_files import LogRange as LogRange
+from pyromq.store.config import MessageStoreConfig
 from pyromq.store.offline.check import is_unclean
 from pyromq.store.offline.check_log import CheckedPiece, LogCheck
+from pyromq.store.offline.raft_store import entry_directory
 from pyromq.store.offline.violation import Violation, ViolationKind
+from pyromq.store.results import StoreError
 
 #: The most records in a block.
 BLOCK_RECORDS: Final = 16_384
@@ -77,13 +81,14 @@ class StoreOrigin:
         self.broker_name = broker_name or self._root.resolve().name
         self._queue_root = self._root / "consumequeue"
         # A broker that has just started has only created its lock.
+        self._has_entries = bool(entries := _entry_directories(self._root))
         if not any((self._root / name).exists() for name in ("commitlog", "lock", "consumequeue")):
             raise OriginError(
                 f"{self._root} is not a store: give the directory that contains commitlog and "
                 "consumequeue, the broker's storePathRootDir"
             )
         directories = [Path(path) for path in commit_log_paths] or [self._root / "commitlog"]
-        self._log = StoreLog(directories)
+        self._log = StoreLog([*directories, *entries])
 
     @property
     def has_queues(self) -> bool:
@@ -164,6 +169,12 @@ class StoreOrigin:
 
     def log_ranges(self) -> list[LogRange]:
         """Return the log's segments, in order; the last one includes its unwritten rest."""
+        if self._has_entries:
+            raise OriginError(
+                f"{self._root} belongs to a node of a raft group, and not all entries of its log "
+                "are committed: read it through its consume queues; pyromq store rebuild builds "
+                "them again"
+            )
         self._log.refresh()
         size = self._log.segment_size
         return [LogRange(base, base + size) for base in self._log.bases]
@@ -308,6 +319,15 @@ class StoreOrigin:
         else:
             reason = f"the log has no record of {size} bytes with that offset at {place}"
         return LostRecords(Queue("", self.broker_name, 0), start, end, reason)
+
+
+def _entry_directories(root: Path) -> list[Path]:
+    """Return the directory of a raft node's entries, in a list that may be empty."""
+    try:
+        found = entry_directory(MessageStoreConfig(store_path_root_dir=str(root)))
+    except StoreError as error:
+        raise OriginError(str(error)) from error
+    return [] if found is None else [found]
 
 
 def _folders(directory: Path) -> list[Path]:

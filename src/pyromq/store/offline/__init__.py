@@ -8,6 +8,7 @@
     truncate        cut the end of the log, after a backup (`truncate_plan`, `truncate_backup`,
                     `truncate_tables`)
     boundary        find the record boundary at or below an offset of the log
+    raft_store      tell the store of a raft node, and find its entries
     dump            show the contents of store files
 
 `check` and `dump` also work while a broker runs on the store.

@@ -23,6 +23,7 @@ from pyromq.store.offline.check_files import SegmentFiles, usual_size
 from pyromq.store.offline.check_index import IndexCheck, guess_index_settings
 from pyromq.store.offline.check_log import LogCheck
 from pyromq.store.offline.check_queues import QueueCheck
+from pyromq.store.offline.raft_store import entry_directory
 from pyromq.store.offline.violation import Violation, ViolationKind
 from pyromq.store.recovery.dispatch import queue_runs
 from pyromq.store.recovery.queue_damage import known_deletions, known_topics
@@ -53,6 +54,8 @@ def check_store(
             read_only_commit_log_store_paths=None,
         )
     may_move = is_unclean(path)
+    entries = entry_directory(settings)
+    may_lag = may_move or entries is not None
     yield from _check_checkpoint(path / "checkpoint")
     yield from _check_tables(settings.config_directory)
     log_files = SegmentFiles(
@@ -60,6 +63,7 @@ def check_store(
         settings.mapped_file_size_commit_log if sizes_known else 0,
         more=settings.more_commit_log_directories,
         read_only=settings.read_only_commit_log_directories,
+        entries=entries,
     )
     extensions = settings.consume_queue_ext_directory
     has_extensions = settings.enable_consume_queue_ext or extensions.is_dir()
@@ -67,7 +71,7 @@ def check_store(
         settings.consume_queue_directory,
         settings.consume_queue_file_size if sizes_known else 0,
         known_topics(settings.config_directory),
-        may_move=may_move,
+        may_move=may_lag,
         knows_delays=sizes_known,
         extensions=(
             extensions,
@@ -82,7 +86,7 @@ def check_store(
         settings.max_hash_slot_num if sizes_known else 0,
         settings.max_index_num if sizes_known else 0,
         is_kept=settings.message_index_enable,
-        may_move=may_move,
+        may_move=may_lag,
     )
     # Load these before reading the log, so that the log has every record they refer to.
     yield from queues.load()
@@ -108,7 +112,9 @@ def guess_config(path: Path) -> MessageStoreConfig:
     """Return settings with the sizes of a store's files, or defaults where there are none."""
     settings = MessageStoreConfig(store_path_root_dir=str(path))
     guessed: dict[str, int] = {}
-    if size := usual_size(settings.commit_log_directory.glob("[0-9]" * 20)):
+    raft = entry_directory(settings)
+    directories = [settings.commit_log_directory, *([] if raft is None else [raft])]
+    if size := usual_size(path for each in directories for path in each.glob("[0-9]" * 20)):
         guessed["mapped_file_size_commit_log"] = size
     if size := usual_size(settings.consume_queue_directory.glob("*/*/" + "[0-9]" * 20)):
         guessed["mapped_file_size_consume_queue"] = size

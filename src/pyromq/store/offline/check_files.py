@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
+from pyromq.protocol.message.entry import ENTRIES, RECORDS, Framing
 from pyromq.store.offline.violation import Violation, ViolationKind
 
 _NAME_LENGTH = 20
@@ -27,17 +28,19 @@ class SegmentFiles:
         *,
         more: Sequence[Path] = (),
         read_only: Sequence[Path] = (),
+        entries: Path | None = None,
     ) -> None:
         """Describe where the files are; with `segment_size` 0, use the size of most files.
 
         Files may also be in `more` directories, and in `read_only` ones, which a broker never
-        writes to.
+        writes to. Those of a raft group's log are in `entries`.
         """
         self.directory = directory
         self.segment_size = segment_size
         self.bases: list[int] = []
         self._read_only = tuple(read_only)
-        self._directories = (directory, *more, *read_only)
+        self._entries = entries
+        self._directories = (directory, *more, *read_only, *([] if entries is None else [entries]))
         self._paths: dict[int, Path] = {}
 
     def load(self) -> Iterator[Violation]:
@@ -95,6 +98,12 @@ class SegmentFiles:
         """Return the file that holds, or would hold, the byte at `offset`."""
         base = offset - offset % max(self.segment_size, 1)
         return self._paths.get(base) or self.directory / f"{base:0{_NAME_LENGTH}d}"
+
+    def framing(self, offset: int) -> Framing:
+        """Return what is around the records of the file that holds `offset`."""
+        if self._entries is None or self.path(offset).parent != self._entries:
+            return RECORDS
+        return ENTRIES
 
     def place(self, offset: int) -> tuple[Path, int]:
         """Return the file of `offset` and the position in it."""

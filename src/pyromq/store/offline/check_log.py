@@ -2,7 +2,8 @@
 
 Recovery ends the log at the first bytes that are not a record. A check continues: after damage it
 searches for the next record whose stated offset matches its position, so that one run reports all
-violations. Used by `check`, on one thread.
+violations. In the log of a raft group, the header before each record is skipped: `raft.offline`
+checks those. Used by `check`, on one thread.
 
 Invariants
 1. `pieces` yields every complete record once, in order, including those with damaged bodies.
@@ -20,7 +21,7 @@ import numpy as np
 from pyromq.base.sizes import MIB
 from pyromq.protocol.message import bulk
 from pyromq.protocol.message.record import (
-    BLANK_MAGIC,
+    BLANK_SIZE,
     HEAD_SIZE_V4,
     MESSAGE_MAGIC,
     RecordError,
@@ -39,7 +40,7 @@ _MAGIC: Final = MESSAGE_MAGIC.to_bytes(4, "big")
 
 
 class CheckedPiece(NamedTuple):
-    """Consecutive complete records from the physical offset `base` on."""
+    """Consecutive complete records from the offset `base` on, with what is before each."""
 
     base: int
     data: bytes
@@ -80,7 +81,7 @@ class LogCheck:
             elif position != self.end and self._was_written_since():
                 number, position = bases.index(self.end - self.end % size), self.end
             else:
-                if position != self.end:
+                if position != self.end and not self._begins_at(position):
                     self._report_gap(position)
                 self._check_records(piece)
                 self.end = position = piece.base + len(piece.data)
@@ -107,24 +108,26 @@ class LogCheck:
 
     def _piece(self, position: int, segment_end: int) -> CheckedPiece | None:
         """Return the records from `position` on, or None if there is none."""
+        framing = self._files.framing(position)
+        prefix = framing.prefix
         for attempt in range(_MAX_READS if self._may_move else 1):
             if attempt:
                 time.sleep(_SECONDS_BETWEEN_READS)
             data = self._files.read(position, min(_PIECE_SIZE, segment_end - position))
-            starts, end = bulk.record_starts(data)
-            size, magic = peek(data)
-            rest = segment_end - position
+            starts, end = bulk.framed_starts(data, prefix)
+            size, magic = peek(data[prefix : prefix + BLANK_SIZE])
+            rest = segment_end - position - prefix
             if not starts.size and magic == MESSAGE_MAGIC and len(data) < size <= rest:
-                data = self._files.read(position, size)
-                starts, end = bulk.record_starts(data)
+                data = self._files.read(position, prefix + size)
+                starts, end = bulk.framed_starts(data, prefix)
             columns = bulk.read_columns(data, starts)
             count = starts.size if columns.valid.all() else int(columns.valid.argmin())
             if count:
-                end = end if count == starts.size else int(starts[count])
+                end = end if count == starts.size else int(starts[count]) - prefix
                 if count < starts.size:
                     columns = bulk.read_columns(data, starts[:count])
                 return CheckedPiece(position, data[:end], columns)
-            if not any(data[:HEAD_SIZE_V4]) or magic == BLANK_MAGIC:
+            if not any(data[:HEAD_SIZE_V4]) or framing.is_blank(data, segment_end - position):
                 break
         return None
 
@@ -149,8 +152,8 @@ class LogCheck:
             )
 
     def _is_blank(self, position: int, segment_end: int) -> bool:
-        size, magic = peek(self._files.read(position, HEAD_SIZE_V4))
-        return magic == BLANK_MAGIC and size == segment_end - position
+        data = self._files.read(position, BLANK_SIZE)
+        return self._files.framing(position).is_blank(data, segment_end - position)
 
     def _was_written_since(self) -> bool:
         """Return whether the log now continues at `end`, where it had ended before."""
@@ -164,6 +167,25 @@ class LogCheck:
             )
         )
 
+    def _begins_at(self, position: int) -> bool:
+        """Return whether the log begins here, after zeros.
+
+        A follower of a raft group whose log was replaced begins in the middle of a file, or after
+        the blank at its end.
+        """
+        files = self._files
+        if self.end != files.first_offset or not files.framing(self.end).prefix:
+            return False
+        at, size = self.end, files.segment_size
+        while at < position:
+            data = files.read(at, min(_PIECE_SIZE, position - at))
+            zeros = len(data) - len(data.lstrip(b"\0"))
+            if zeros < len(data):
+                segment_end = at - at % size + size
+                return position == segment_end and self._is_blank(at + zeros, segment_end)
+            at += len(data) or size
+        return True
+
     def _report_gap(self, following: int) -> None:
         reason = self._reason(self.end) or "nothing was written here"
         self._report(ViolationKind.RECORD, self.end, f"{reason}; the next record is at {following}")
@@ -174,27 +196,33 @@ class LogCheck:
         data = self._files.read(position, min(_PIECE_SIZE, rest))
         if not any(data[:HEAD_SIZE_V4]):
             return None
-        size, magic = peek(data)
-        if magic == BLANK_MAGIC:
-            return f"blank record of {size} bytes, but {rest} are left"
+        framing = self._files.framing(position)
+        blank = framing.blank_size(data)
+        if blank is not None:
+            return f"blank record of {blank} bytes, but {rest} are left"
+        record = data[framing.prefix :]
         try:
-            decode_record(data)
+            decode_record(record)
         except RecordError as error:
             return str(error)
-        return f"record of {size} bytes does not fit its segment"
+        return f"record of {peek(record)[0]} bytes does not fit its segment"
 
     def next_record(self, position: int, segment_end: int) -> int | None:
-        """Return the offset of the next record in the segment that states its own offset."""
+        """Return the offset of the next record in the segment that states its own offset.
+
+        In the log of a raft group, that of the header before it.
+        """
+        first, prefix = position, self._files.framing(position).prefix
         while position < segment_end:
             data = self._files.read(position, min(_PIECE_SIZE, segment_end - position))
             at = -1 if _is_empty(data) else data.find(_MAGIC)
             while at >= 0:
                 start = position + at - 4
-                record = self.record_at(start) if at >= 4 else None
+                record = self.record_at(start) if at >= 4 and start - prefix >= first else None
                 if record is not None:
                     columns = bulk.read_columns(record, np.zeros(1, np.int64))
                     if columns.valid[0] and int(columns.column("physical_offset")[0]) == start:
-                        return start
+                        return start - prefix
                 at = data.find(_MAGIC, at + 1)
             if position + len(data) >= segment_end or len(data) < 2 * len(_MAGIC):
                 return None

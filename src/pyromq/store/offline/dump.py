@@ -6,7 +6,8 @@
 with RocketMQ's names, in the order of the file; `describe` formats one as text.
 
 Never writes, and works while a broker is writing. Any bytes lead to a `DumpError`, or to a last
-item of type `end` with the reason. Called by `pyromq store dump`, on its own thread.
+item of type `end` with the reason. The files of a raft node are shown by `raft.offline.dump`.
+Called by `pyromq store dump`, on its own thread.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from pyromq.protocol.message.record import (
     BLANK_MAGIC,
     BLANK_SIZE,
     MESSAGE_MAGIC,
+    MessageRecord,
     RecordError,
     body_crc,
     decode_record,
@@ -156,42 +158,19 @@ class StoreFile:
             size, magic = BLANK.unpack_from(self._data, position)
             place = self.base + position
             if magic == BLANK_MAGIC:
-                yield _end(place, f"blank record of {size} bytes to the end of the segment")
+                yield end_item(place, f"blank record of {size} bytes to the end of the segment")
                 return
             if size == magic == 0:
-                yield _end(place, "nothing was written from here on")
+                yield end_item(place, "nothing was written from here on")
                 return
             try:
                 record = decode_record(self._data, position)
             except RecordError as error:
-                yield _end(place, f"invalid record: {error}")
+                yield end_item(place, f"invalid record: {error}")
                 return
-            body, encoding = _text_of(record.body)
-            yield {
-                "type": "message",
-                "physicalOffset": place,
-                "size": record.size,
-                "topic": record.topic,
-                "queueId": record.queue_id,
-                "queueOffset": record.queue_offset,
-                "msgId": record.message_id,
-                "flag": record.flag,
-                "sysFlag": record.sys_flag,
-                "bornTimestamp": record.born_timestamp,
-                "bornHost": format_address(*record.born_host),
-                "storeTimestamp": record.store_timestamp,
-                "storeHost": format_address(*record.store_host),
-                "reconsumeTimes": record.reconsume_times,
-                "preparedTransactionOffset": record.prepared_transaction_offset,
-                "bodyCRC": record.body_crc,
-                "bodyCRCMatches": record.body_crc == body_crc(record.body),
-                "physicalOffsetMatches": record.physical_offset == place,
-                "properties": record.properties,
-                "bodyLength": len(record.body),
-                encoding: body,
-            }
+            yield message_item(record, place)
             position += record.size
-        yield _end(self.base + position, "end of the file")
+        yield end_item(self.base + position, "end of the file")
 
     def _queue_entries(self, offset: int | None) -> Iterator[Item]:
         first = self.base // CONSUME_QUEUE_ENTRY_SIZE
@@ -205,7 +184,7 @@ class StoreFile:
             position = (queue_offset - first) * CONSUME_QUEUE_ENTRY_SIZE
             entry = Entry.unpack(self._data, position)
             if entry.size <= 0:
-                yield _end(queue_offset, "nothing was written from here on")
+                yield end_item(queue_offset, "nothing was written from here on")
                 return
             item: Item = {
                 "type": "pre-blank entry" if entry.is_pre_blank else "entry",
@@ -217,7 +196,7 @@ class StoreFile:
             if entry.tags_code <= MAX_EXTENSION_ADDRESS:
                 item["extensionOffset"] = entry.tags_code + EXTENSION_BASE
             yield item
-        yield _end(first + count, "end of the file")
+        yield end_item(first + count, "end of the file")
 
     def _units(self, offset: int) -> Iterator[Item]:
         if not self.base <= offset <= self.base + self.size:
@@ -233,10 +212,10 @@ class StoreFile:
             if size == _EXTENSION_END:
                 break
             if size == 0:
-                yield _end(place, "nothing was written from here on")
+                yield end_item(place, "nothing was written from here on")
                 return
             if bits < 0 or size != EXTENSION_UNIT_SIZE + bits or position + size > self.size:
-                yield _end(place, f"invalid unit: size {size}, bit map of {bits} bytes")
+                yield end_item(place, f"invalid unit: size {size}, bit map of {bits} bytes")
                 return
             if place >= offset:
                 bit_map = self._data[position + EXTENSION_UNIT_SIZE : position + size]
@@ -249,7 +228,7 @@ class StoreFile:
                     "filterBitMap": bit_map.hex(),
                 }
             position += size
-        yield _end(self.base + position, "end of the file")
+        yield end_item(self.base + position, "end of the file")
 
     def _index_entries(self, first: int, hash_slots: int | None) -> Iterator[Item]:
         if self.size < INDEX_HEADER_SIZE:
@@ -289,7 +268,7 @@ class StoreFile:
                 "storeTimestamp": begin_time + seconds * 1000,
                 "previous": previous,
             }
-        yield _end(max(first, min(next_entry, room)), "no entry was written from here on")
+        yield end_item(max(first, min(next_entry, room)), "no entry was written from here on")
 
     def _hash_slots(self) -> int:
         slots, rest = divmod(
@@ -326,6 +305,34 @@ class StoreFile:
             "pid": bytes(self._data[:100]).decode(errors="replace").strip(),
             "meaning": "a broker is running on this store, or its last shutdown was unclean",
         }
+
+
+def message_item(record: MessageRecord, place: int) -> Item:
+    """Return the item of a record at an offset of the log."""
+    body, encoding = _text_of(record.body)
+    return {
+        "type": "message",
+        "physicalOffset": place,
+        "size": record.size,
+        "topic": record.topic,
+        "queueId": record.queue_id,
+        "queueOffset": record.queue_offset,
+        "msgId": record.message_id,
+        "flag": record.flag,
+        "sysFlag": record.sys_flag,
+        "bornTimestamp": record.born_timestamp,
+        "bornHost": format_address(*record.born_host),
+        "storeTimestamp": record.store_timestamp,
+        "storeHost": format_address(*record.store_host),
+        "reconsumeTimes": record.reconsume_times,
+        "preparedTransactionOffset": record.prepared_transaction_offset,
+        "bodyCRC": record.body_crc,
+        "bodyCRCMatches": record.body_crc == body_crc(record.body),
+        "physicalOffsetMatches": record.physical_offset == place,
+        "properties": record.properties,
+        "bodyLength": len(record.body),
+        encoding: body,
+    }
 
 
 def describe(item: Item) -> str:
@@ -415,7 +422,8 @@ def _is_index_header(data: memoryview) -> bool:
     )
 
 
-def _end(offset: int, reason: str) -> Item:
+def end_item(offset: int, reason: str) -> Item:
+    """Return the last item of a file."""
     return {"type": "end", "offset": offset, "reason": reason}
 
 

@@ -26,6 +26,7 @@ from pyromq.store.index.index import KeyIndex
 from pyromq.store.lock import lock_store, unlock_store
 from pyromq.store.log.commit_log import CommitLog
 from pyromq.store.log.open_files import OpenFiles
+from pyromq.store.offline.raft_store import StoreLog, refuse_raft_store
 from pyromq.store.queues.consume_queue import ConsumeQueue
 from pyromq.store.queues.extension import ConsumeQueueExt
 from pyromq.store.recovery.dispatch import append_runs
@@ -51,23 +52,22 @@ def rebuild_store(
     *,
     queues: bool = True,
     index: bool = True,
+    committed: int | None = None,
     on_progress: Callable[[int, int], None] | None = None,
 ) -> Rebuilt:
     """Rebuild the consume queues, the key index or both. Raises StoreError or OSError.
 
-    `on_progress` receives the number of log bytes processed so far and the total.
+    `committed` is the end of the committed entries, for the store of a raft node: the files must
+    have no others. `on_progress` receives the number of log bytes processed so far and the total.
     """
-    require_log(config)
+    if committed is None:
+        require_log(config)
     lock = lock_store(config.root)
-    log = CommitLog(
-        config.commit_log_directory,
-        config.mapped_file_size_commit_log,
-        more=config.more_commit_log_directories,
-        read_only=config.read_only_commit_log_directories,
-    )
+    log = StoreLog(config)
     try:
-        log.segments.load()
-        log.watermarks.assume_written(log.segments.end_offset)
+        log.load()
+        if committed is not None:
+            log.watermarks.assume_written(min(committed, log.segments.end_offset))
         targets = Targets.beside(config, queues=queues, index=index)
         targets.make()
         builder = Builder(config, log, targets)
@@ -90,7 +90,8 @@ def rebuild_store(
 
 
 def require_log(config: MessageStoreConfig) -> None:
-    """Raise StoreError if the store has no log."""
+    """Raise StoreError if the store has no commit log, or is one of a raft node."""
+    refuse_raft_store(config, "use pyromq store check and pyromq store rebuild")
     if not config.commit_log_directory.is_dir():
         raise StoreError(f"no log found: {config.commit_log_directory} is not a directory")
 
@@ -160,7 +161,7 @@ class Builder:
         if self._targets.queues is not None:
             append_runs(piece.runs(), self._queue)
         if self._index is not None:
-            self._index.put_span(piece.data)
+            self._index.put_span(piece.data, self._log.framing_at(piece.base).prefix)
 
     def finish(self, log_begin: int, log_end: int) -> Rebuilt:
         """Fsync and close all files."""

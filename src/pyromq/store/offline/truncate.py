@@ -44,6 +44,7 @@ from pyromq.store.log.open_files import OpenFiles
 from pyromq.store.log.segments import remove_if_empty
 from pyromq.store.message_store import MessageStore
 from pyromq.store.offline.check_files import usual_size
+from pyromq.store.offline.raft_store import refuse_raft_store
 from pyromq.store.offline.rebuild import Targets, open_queue, require_log
 from pyromq.store.offline.truncate_backup import require_room, write_backup
 from pyromq.store.offline.truncate_plan import Truncation, plan_truncation
@@ -70,6 +71,11 @@ def truncate_store(
     `on_progress` receives the number of log bytes examined so far and the total. Raises StoreError
     or OSError; before step 4 nothing of the log was changed.
     """
+    refuse_raft_store(
+        config,
+        "the group decides where its log ends. To give up what this node has, remove its dledger "
+        "directory, consumequeue and index, and let the group fill it again",
+    )
     require_log(config)
     config = _with_extensions(config)
     parent = (backup_directory or config.root.resolve().parent).resolve()

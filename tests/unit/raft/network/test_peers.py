@@ -7,6 +7,7 @@ import logging
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -25,7 +26,14 @@ from pyromq.raft.messages import (
 )
 from pyromq.raft.network import peers as peers_module
 from pyromq.raft.network.binary_push import GREETING, encode_answer
-from pyromq.raft.network.json_bodies import RaftCode, decode_fields
+from pyromq.raft.network.json_bodies import (
+    CHECKSUM,
+    BodyError,
+    RaftCode,
+    check_frame,
+    checksum_of,
+    decode_fields,
+)
 from pyromq.raft.network.peers import LinkState, Peer, PeerKind
 from tests.support.apache_rocketmq import free_port
 from tests.support.clocks import held_loop, on_held_loop
@@ -132,6 +140,11 @@ async def test_requests_wait_for_the_connection_and_are_answered() -> None:
         await until(lambda: len(server.requests) == 2)
         assert [each.code for each in server.requests] == [RaftCode.HEART_BEAT] * 2
         assert decode_fields(server.requests[0].body)["remoteId"] == "n1"
+        first = server.requests[0]
+        header = {"code": first.code, "opaque": first.opaque, "extFields": first.ext_fields}
+        check_frame(header, first.body)
+        with pytest.raises(BodyError):
+            check_frame(header, first.body + b" ")
         server.answer(1, b'{"code":416,"term":-1}')
         await until(lambda: 12 in events.answers)
         server.answer(0)
@@ -363,6 +376,43 @@ async def test_a_bad_response_is_none(caplog: pytest.LogCaptureFixture) -> None:
             await until(lambda: len(events.answers) == 3)
         assert events.answers == {0: Failed(), 1: Failed(), 2: HeartbeatResponse()}
         assert len(caplog.records) == 1
+
+
+@on_both_loops
+async def test_an_answer_to_another_push_acknowledges_nothing() -> None:
+    async with connected() as (peer, server, events):
+        send(peer, 1)
+        await until(lambda: len(server.requests) == 1)
+        server.answer(0, is_ours=True)
+        await until(lambda: 1 in events.answers)
+        for number in (2, 3, 4):
+            send(peer, number, push(RUN))
+        await until(lambda: len(server.requests) == 4)
+        good = PushResponse(term=3, index=0, count=1, begin_index=0, end_index=0)
+        for number, answer in (
+            (1, replace(good, index=5)),
+            (2, replace(good, index=5, code=Code.INCONSISTENT_STATE)),
+            (3, good),
+        ):
+            server.write(encode_answer(answer, server.requests[number].opaque))
+        await until(lambda: len(events.answers) == 4)
+        assert events.answers[2] == Failed()
+        assert events.answers[3] == replace(good, index=5, code=Code.INCONSISTENT_STATE)
+        assert events.answers[4] == good
+
+
+@on_both_loops
+async def test_a_response_with_a_wrong_checksum_is_none() -> None:
+    async with connected() as (peer, server, events):
+        for number in (1, 2):
+            send(peer, number)
+        await until(lambda: len(server.requests) == 2)
+        body = b'{"code":200,"term":-1}'
+        for request in server.requests:
+            fields = {CHECKSUM: str(checksum_of(200, server.requests[0].opaque, body))}
+            server.write(request.answer(200, ext_fields=fields, body=body).encode())
+        await until(lambda: len(events.answers) == 2)
+        assert events.answers == {1: HeartbeatResponse(), 2: Failed()}
 
 
 @on_both_loops

@@ -30,7 +30,14 @@ from pyromq.raft.messages import (
     VoteResponse,
 )
 from pyromq.raft.network.binary_push import GREETING, decode_answer, encode_push, names_of
-from pyromq.raft.network.json_bodies import RaftCode, code_of, decode_response, encode_request
+from pyromq.raft.network.json_bodies import (
+    CHECKSUM,
+    RaftCode,
+    checksum_of,
+    code_of,
+    decode_response,
+    encode_request,
+)
 from pyromq.raft.network.server import RaftServer, Reply
 from tests.support.loops import on_both_loops
 from tests.support.patience import until
@@ -121,7 +128,7 @@ async def test_requests_of_nodes_are_answered_in_one_chunk() -> None:
         beat, vote, pushed = client.answers
         assert [each.opaque for each in client.answers] == [1, 2, 3]
         assert [each.code for each in client.answers] == [200, 200, 200]
-        assert beat.ext_fields == {GREETING: "1"}
+        assert beat.ext_fields == {GREETING: "1", CHECKSUM: str(checksum_of(200, 1, beat.body))}
         assert decode_response(RaftCode.HEART_BEAT, beat.body) == HeartbeatResponse()
         assert decode_response(RaftCode.VOTE, vote.body).term == 4
         assert decode_answer(pushed.body) == PushResponse(term=3, index=7)
@@ -202,6 +209,26 @@ async def test_a_bad_body_is_answered_once_with_a_line(caplog: pytest.LogCapture
             await until(lambda: len(client.answers) == 5)
         codes = [decode_response(RaftCode.HEART_BEAT, each.body).code for each in client.answers]
         assert codes == [Code.UNEXPECTED_ARGUMENT] * 4 + [Code.SUCCESS]
+        assert len(caplog.records) == 1
+
+
+@on_both_loops
+async def test_a_frame_with_a_wrong_checksum_is_refused(caplog: pytest.LogCaptureFixture) -> None:
+    async with serving() as (client, node):
+        node.answers = [HeartbeatResponse()]
+        body = encode_request(BEAT)
+        good = {CHECKSUM: str(checksum_of(RaftCode.HEART_BEAT, 1, body))}
+        with caplog.at_level(logging.WARNING):
+            for opaque, fields in ((2, good), (1, {CHECKSUM: "7"}), (1, good)):
+                client.write(
+                    RemotingCommand(
+                        RaftCode.HEART_BEAT, opaque=opaque, body=body, ext_fields=fields
+                    ).encode()
+                )
+            await until(lambda: len(client.answers) == 3)
+        codes = [decode_response(RaftCode.HEART_BEAT, each.body).code for each in client.answers]
+        assert codes == [Code.UNEXPECTED_ARGUMENT] * 2 + [Code.SUCCESS]
+        assert node.requests == [BEAT]
         assert len(caplog.records) == 1
 
 

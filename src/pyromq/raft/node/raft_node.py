@@ -29,12 +29,9 @@ import logging
 import random
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from enum import Enum
-from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
-from pyromq.base.sizes import MIB
 from pyromq.raft.core import Core
 from pyromq.raft.flush import FlushService
 from pyromq.raft.format import Vote
@@ -53,7 +50,6 @@ from pyromq.raft.member import (
     Role,
     RoleChanged,
     Send,
-    Settings,
 )
 from pyromq.raft.messages import (
     NONE,
@@ -61,20 +57,21 @@ from pyromq.raft.messages import (
     Entry,
     Envelope,
     Failed,
+    PushRequest,
+    PushResponse,
     Request,
     Response,
     TransferRequest,
 )
-from pyromq.raft.network.peers import LinkState, Peer
+from pyromq.raft.network.peers import Peer
 from pyromq.raft.network.server import RaftServer, Reply
+from pyromq.raft.node.settings import NodeSettings
+from pyromq.raft.node.status import RaftStatus, status_of
 from pyromq.raft.vote_file import VoteFile
 from pyromq.store.results import StoreError
 
 logger = logging.getLogger(__name__)
 
-#: Bytes of pushes to one peer without an answer. They must pass within the second after which the
-#: core repeats them, and heartbeats wait behind them.
-MAX_BYTES_IN_FLIGHT: Final = 4 * MIB
 #: How long an answer may take; its sender has given up before.
 _MAX_WAIT: Final = 5000
 #: A timer that is later than this lets the sockets be read first: the heartbeat that it misses may
@@ -82,37 +79,9 @@ _MAX_WAIT: Final = 5000
 _MAX_LATENESS: Final = 0.05
 _READ_SECONDS: Final = 0.001
 _NEVER: Final = 1 << 62
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NodeSettings:
-    """Settings of a node."""
-
-    group: str
-    self_id: str
-    #: Host and port of every node, this one too; port 0 of the own address takes a free one.
-    peers: dict[str, tuple[str, int]]
-    #: The directory of the vote file: Java's `<root>/dledger-<id>`.
-    directory: Path
-    preferred_leaders: tuple[str, ...] = ()
-    batch_push: bool = False
-    flush_before_ack: bool = False
-    #: The address to listen on: all interfaces, as in Java.
-    listen_host: str = "0.0.0.0"  # noqa: S104
-    #: Other values of the core's `Settings`, for tests.
-    core: dict[str, Any] = field(default_factory=dict)
-
-    def core_settings(self) -> Settings:
-        """Return the settings of the core."""
-        return Settings(
-            group=self.group,
-            self_id=self.self_id,
-            peers=tuple(self.peers),
-            preferred_leaders=self.preferred_leaders,
-            batch_push=self.batch_push,
-            flush_before_ack=self.flush_before_ack,
-            **{"max_bytes_in_flight": MAX_BYTES_IN_FLIGHT, **self.core},
-        )
+#: Milliseconds for which the deadline is not computed again while only pushes come: they cause none
+#: that is nearer.
+_CALM_PERIOD: Final = 100
 
 
 class NodeListener(Protocol):
@@ -135,47 +104,6 @@ class NodeListener(Protocol):
 
     def failed(self, reason: str) -> None:
         """Stop the broker: the log cannot be trusted any more, or an fsync failed."""
-
-
-@dataclass(frozen=True, slots=True)
-class PeerStatus:
-    """What this node knows of another one."""
-
-    node_id: str
-    address: str
-    connected: bool
-    #: "pyromq" (binary pushes), "DLedger" (JSON), or "unknown" while not connected.
-    kind: str
-    #: The leader's view: the state of its pushes, and the last entry known to be there.
-    state: str | None
-    watermark: int | None
-    lag: int | None
-    #: Seconds since anything arrived from it, or None.
-    last_contact: float | None
-
-
-@dataclass(frozen=True, slots=True)
-class RaftStatus:
-    """The state of a node."""
-
-    group: str
-    self_id: str
-    address: str
-    role: Role
-    term: int
-    leader: str | None
-    begin_index: int
-    end_index: int
-    committed_index: int
-    flushed_index: int
-    begin_position: int
-    end_position: int
-    committed_position: int
-    flushed_position: int
-    #: Reason of the last change of role, and its time in seconds since 1970.
-    reason: str
-    changed_at: float
-    peers: tuple[PeerStatus, ...]
 
 
 class NodeState(Enum):
@@ -226,6 +154,8 @@ class RaftNode:
         self._commit = -1
         self._timer: asyncio.TimerHandle | None = None
         self._armed_for = _NEVER
+        #: Only pushes and their answers came since the deadline was computed.
+        self._is_calm = False
         self._is_pump_due = False
         self._reason = "not started"
         self._changed_at = time.time()
@@ -348,6 +278,7 @@ class RaftNode:
         order: asyncio.Future[Code] = self._loop.create_future()
         self._orders[request_id] = order
         try:
+            self._is_calm = False
             envelope = Envelope(settings.self_id, settings.self_id, request_id, request)
             self._advance(self._core.step, envelope)
             self.chunk_ended()
@@ -357,43 +288,15 @@ class RaftNode:
 
     def status(self) -> RaftStatus:
         """Return the state of this node and, as leader, of its followers."""
-        log, settings = self._log, self._settings
         is_new = self._state is NodeState.NEW
-        followers = {} if is_new else self._core.followers
-        now = 0.0 if is_new else self._loop.time()
-        peers = []
-        for peer in self._peers.values():
-            follower = followers.get(peer.node_id)
-            peers.append(
-                PeerStatus(
-                    node_id=peer.node_id,
-                    address=peer.address,
-                    connected=peer.state is LinkState.OPEN,
-                    kind=peer.kind.value,
-                    state=follower.state.name if follower else None,
-                    watermark=follower.watermark if follower else None,
-                    lag=log.end_index - follower.watermark if follower else None,
-                    last_contact=None if peer.heard_at is None else now - peer.heard_at,
-                )
-            )
-        return RaftStatus(
-            group=settings.group,
-            self_id=settings.self_id,
-            address=f"{self._host}:{self._port}",
-            role=self.role,
-            term=self.term,
-            leader=self.leader,
-            begin_index=log.begin_index,
-            end_index=log.end_index,
-            committed_index=log.committed_index,
-            flushed_index=log.flushed_index,
-            begin_position=log.begin_position,
-            end_position=log.written,
-            committed_position=log.committed_position,
-            flushed_position=log.flushed,
-            reason=self._reason,
-            changed_at=self._changed_at,
-            peers=tuple(peers),
+        return status_of(
+            self._settings,
+            f"{self._host}:{self._port}",
+            None if is_new else self._core,
+            self._log,
+            self._peers.values(),
+            last_change=(self._reason, self._changed_at),
+            now=0.0 if is_new else self._loop.time(),
         )
 
     # Events
@@ -406,6 +309,8 @@ class RaftNode:
         self._last_id += 1
         request_id, sender = self._last_id, request.local_id
         self._replies[request_id] = reply
+        if not isinstance(request, PushRequest):
+            self._is_calm = False
         envelope = Envelope(sender, self._settings.self_id, request_id, request)
         self._advance(self._core.step, envelope)
 
@@ -418,7 +323,8 @@ class RaftNode:
             peer.flush()
         if self._settings.flush_before_ack and self._log.flushed < self._log.written:
             self._flush.wake()
-        self._arm()
+        if not self._is_calm or self._armed_for - self._now() > _CALM_PERIOD:
+            self._arm()
 
     def committed_entry(self, index: int) -> Entry | None:
         """Return a committed entry, or None; called by the server."""
@@ -436,6 +342,8 @@ class RaftNode:
         for request_id, answer in answers:
             if self._state is not NodeState.RUNNING:
                 return
+            if not isinstance(answer, PushResponse):
+                self._is_calm = False
             self._advance(self._core.step, Envelope(peer, self_id, request_id, answer))
         self.chunk_ended()
 
@@ -453,18 +361,16 @@ class RaftNode:
         self.chunk_ended()
 
     def _tick(self) -> None:
-        self._timer, due = None, self._armed_for / 1000
-        self._armed_for = _NEVER
-        if self._state is not NodeState.RUNNING:
-            return
+        due = self._armed_for / 1000
         if self._loop.time() - due > _MAX_LATENESS:
-            self._armed_for = 0  # events in between must not put it off again
+            self._armed_for = -1  # nothing is earlier than the call below
             self._timer = self._loop.call_later(_READ_SECONDS, self._tick_late)
-            return
-        self._tick_late()
+        else:
+            self._tick_late()
 
     def _tick_late(self) -> None:
         self._timer, self._armed_for = None, _NEVER
+        self._is_calm = False
         if self._state is not NodeState.RUNNING:
             return
         now = self._now()
@@ -483,6 +389,9 @@ class RaftNode:
     def _arm(self) -> None:
         """Let the clock call at the core's deadline, unless it calls earlier anyway."""
         deadline = self._core.deadline()
+        if self._is_calm:
+            deadline = min(deadline, self._now() + _CALM_PERIOD)
+        self._is_calm = True
         if deadline < self._armed_for:
             if self._timer is not None:
                 self._timer.cancel()
@@ -534,6 +443,7 @@ class RaftNode:
                 if self._log.commit(effect.index):
                     self._commit = effect.index
             else:
+                self._is_calm = False
                 self._tell_commit()
                 self._run_rare(effect)
             if self._state is not NodeState.RUNNING:

@@ -1,0 +1,1 @@
+"""`pyromq raft`: status, transfer of leadership, and check of the files of a raft group."""
