@@ -153,4 +153,3 @@ class JavaLoad:
             found = places[sent.body]
             assert found.count((sent.queue_id, sent.offset)) == 1, f"{sent} is at {found}"
             assert len(found) <= sent.attempts, f"{sent} is at {found}"
-

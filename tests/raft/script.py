@@ -20,6 +20,7 @@ and `#` starts a comment. The first line has the node: `node n0 of 3 lost term 1
     > flush                                  all entries are durable
     > disk fails                             or: disk works
     > n1 fails                               the last request to n1 failed
+    > n1 ended                               the process of n1, perhaps the leader, has ended
 
 `PYROMQ_REWRITE=1 pytest tests/raft/test_scenarios.py` writes the effects; read the diff.
 """
@@ -140,6 +141,8 @@ class Script:
         elif words[1:2] == ["takes"]:
             self.core.set_takes_runs(words[0], takes=words[2] == "runs")
             effects = []
+        elif words[1:] == ["ended"]:
+            effects = self.core.leader_ended(words[0], self._now)
         elif words[0] == "flush":
             self.ledger.flush()
             effects = self.core.flushed(self._now)

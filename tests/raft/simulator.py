@@ -5,8 +5,9 @@ lost, late, duplicated and reordered messages, partitions in one direction or bo
 power cuts in the middle of a step, skewed clocks, expired entries, transfers of leadership. `run`
 lets clients propose entries meanwhile, then heals everything and expects the group to agree.
 `mixed=True` adds what our own nodes have beyond Java's: some of them take runs, callers write whole
-chunks, requests fail, disks are full, and a node may lose entries that were on disk, such that it
-must catch up. It draws from a second generator: a seed without it stays the same run.
+chunks, requests fail, disks are full, a node may lose entries that were on disk, such that it
+must catch up, and followers learn that their leader has ended, sometimes wrongly. It draws from a
+second generator: a seed without it stays the same run.
 
 Checked after each step: election safety, log matching, and, as far as the mode promises them,
 leader completeness, state-machine safety and commit monotonicity; at the end liveness and equal
@@ -22,6 +23,7 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from enum import Enum
+from functools import partial
 from typing import Any
 
 from pyromq.base.sizes import MIB
@@ -251,6 +253,8 @@ class Simulation:
             self._transfer(node)
         else:
             node.ledger.expire_before(generator.randint(0, max(0, node.committed)))
+        if self._mix and self._mix.random() < 0.1:
+            self._end(node.name, self._mix.choice(list(self.nodes.values())))
         self._after(
             generator.choice((50, 800, 4000, 9000)) + generator.randrange(200), self._trouble
         )
@@ -333,6 +337,9 @@ class Simulation:
             node.ledger.cut_power(self.random)
         if self._mix and self._mix.random() < 0.1:
             self._lose_entries(node, self._mix)
+        if self._mix:
+            for peer in self.nodes.values():
+                self._after(self._mix.choice((1, 2, 50, 300)), partial(self._end, node.name, peer))
         incarnation = node.incarnation
 
         def restart() -> None:
@@ -340,6 +347,11 @@ class Simulation:
                 self._start(node)
 
         self._after(self.random.choice((1, 100, 1000, 8000)), restart)
+
+    def _end(self, leader: str, peer: Node) -> None:
+        """Tell a peer that a node has ended; it may be back, or never have been the leader."""
+        if peer.core:
+            self._apply(peer, peer.core.leader_ended(leader, peer.local(self.now)))
 
     def _lose_entries(self, node: Node, mix: random.Random) -> None:
         """Damage the end of a log; the node notices. The other nodes remain a quorum."""

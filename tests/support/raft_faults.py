@@ -26,7 +26,14 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
-from pyromq.client import LitePullConsumer, Message, MessageQueue, Producer, RocketMQError, StartFrom
+from pyromq.client import (
+    LitePullConsumer,
+    Message,
+    MessageQueue,
+    Producer,
+    RocketMQError,
+    StartFrom,
+)
 from pyromq.protocol.message.message_id import decode_message_id
 from pyromq.protocol.message.record import decode_records
 from pyromq.protocol.names import RAFT_TOPIC
@@ -186,7 +193,9 @@ class FaultyGroup:
 
     async def _share(self) -> None:
         """Read as a member of a group, at least once."""
-        async with LitePullConsumer(self._namesrv, group="members", start_from=StartFrom.FIRST) as consumer:
+        async with LitePullConsumer(
+            self._namesrv, group="members", start_from=StartFrom.FIRST
+        ) as consumer:
             await _patiently(lambda: consumer.subscribe({TOPIC: "*"}))
             while not self._are_delivered():
                 for message in await consumer.poll(0.2):

@@ -12,6 +12,7 @@ The caller
 - calls `flushed` when the ledger's durable index has risen,
 - reports failed requests with the body `Failed`, or not at all,
 - tells which peers take runs (`set_takes_runs`), after each new connection,
+- may tell that the leader's process has ended (`leader_ended`), also wrongly,
 - acknowledges its entries when `committed` has reached them while this node still leads in their
   term (`Committed`; `RoleChanged` ends the wait),
 - stops the node at an exception: the log contradicts the leader's, or cannot be trusted.
@@ -160,6 +161,11 @@ class Core:
         self._leader.tick(now)
         self._follower.tick(now)
         self._transfer.tick(now)
+        return self._taken(now)
+
+    def leader_ended(self, leader: str, now: int) -> list[Effect]:
+        """Take note that the leader's process has ended: ask for votes without further waiting."""
+        self._election.leader_ended(leader, now)
         return self._taken(now)
 
     def flushed(self, now: int) -> list[Effect]:

@@ -16,7 +16,7 @@ Java's peers depend on these rules, and they differ from the Raft paper:
 7. A leader with a quorum ignores higher terms. Consequence: a stale node of a higher term, which
    rule 1 keeps from deposing anybody, stays out for ever.
 
-Three rules are our own, all legal for any node:
+Four rules are our own, all legal for any node:
 
 - Against 4: a node leads only in a term in which it voted for itself since its start; if it wins
   another one, it asks in a new term. Java leads with the votes of others, and again in a term that
@@ -28,6 +28,13 @@ Three rules are our own, all legal for any node:
 - A node whose log lost entries at a start (`must_catch_up`) takes terms and follows leaders, but
   neither asks for votes nor gives one until it has caught up: it may have been one of the quorum
   that held a committed entry. Candidates count its answer, UNKNOWN, as none.
+
+- A follower that learns that its leader's process has ended (`leader_ended`) does not wait for the
+  6 s without heartbeats: it asks in a new term, since voters that still follow the dead leader
+  would answer "has a leader" in the old one. The nodes stand one after the other, `stand_step`
+  apart, in the order of their ids, so that they do not split the votes. A heartbeat in between
+  ends that. The caller does not tell if a Java node may vote: one that rejects the candidate for
+  its log would keep it waiting for longer than the heartbeats.
 
 Called by the core, on its thread.
 """
@@ -116,6 +123,8 @@ class Election:
         self._next_beat_at = now
         self._last_good_round: int | None = None
         self._last_heartbeat = now
+        #: When this follower asks for votes, because its leader has ended.
+        self._stand_at: int | None = None
         self._rounds_behind = 0
         #: Peers that answered the last heartbeat.
         self.live: set[str] = set()
@@ -126,7 +135,8 @@ class Election:
         """Return when `tick` has work again."""
         member = self._member
         if member.role is Role.FOLLOWER:
-            return self._last_heartbeat + self._settings.leak + 1
+            silent_at = self._last_heartbeat + self._settings.leak + 1
+            return silent_at if self._stand_at is None else min(silent_at, self._stand_at)
         if member.role is Role.LEADER:
             return self._beats.deadline if self._beats else self._next_beat_at
         if member.must_raise_term:
@@ -140,10 +150,10 @@ class Election:
             self._beats = None
         if member.role is not Role.CANDIDATE:
             self._votes = None
-        silence = now - self._last_heartbeat
-        if member.role is Role.FOLLOWER and silence > self._settings.leak:
-            member.become_candidate(member.term, f"no heartbeat for {silence} ms")
-            self._next_vote_at = max(self._next_vote_at, now)
+        if member.role is not Role.FOLLOWER:
+            self._stand_at = None
+        if member.role is Role.FOLLOWER:
+            self._tick_follower(now)
         if member.role is Role.CANDIDATE:
             self._tick_candidate(now)
         elif member.role is Role.LEADER:
@@ -151,6 +161,23 @@ class Election:
                 self._end_heartbeats(now)
             elif not self._beats and now >= self._next_beat_at:
                 self._start_heartbeats(now)
+
+    def _tick_follower(self, now: int) -> None:
+        member = self._member
+        silence = now - self._last_heartbeat
+        if self._stand_at is not None and now >= self._stand_at:
+            member.become_candidate(member.term, f"{member.leader} has ended")
+            self._next, self._next_vote_at = _Next.NEW_TERM, now
+        elif silence > self._settings.leak:
+            member.become_candidate(member.term, f"no heartbeat for {silence} ms")
+            self._next_vote_at = max(self._next_vote_at, now)
+
+    def leader_ended(self, leader: str, now: int) -> None:
+        """Ask for votes soon: the leader's process has ended."""
+        member, settings = self._member, self._settings
+        if member.role is Role.FOLLOWER and member.leader == leader and not member.must_catch_up:
+            standing = sorted(peer for peer in settings.peers if peer != leader)
+            self._stand_at = now + standing.index(settings.self_id) * settings.stand_step
 
     def _tick_candidate(self, now: int) -> None:
         member = self._member
@@ -356,6 +383,7 @@ class Election:
         elif member.leader != leader:
             return HeartbeatResponse(code=Code.INCONSISTENT_LEADER)
         self._last_heartbeat = now
+        self._stand_at = None
         return HeartbeatResponse()
 
     def _start_heartbeats(self, now: int) -> None:

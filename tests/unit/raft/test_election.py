@@ -38,3 +38,23 @@ def test_time_decides_when_a_candidate_asks_again() -> None:
     assert 2000 <= deadline < 3000
     script.input(f"tick {deadline}")
     assert deadline + 300 <= script.core.deadline() < deadline + 1000
+
+
+def test_nodes_stand_one_after_the_other_when_their_leader_has_ended() -> None:
+    deadlines = []
+    for node in ("n0", "n1", "n3", "n4"):
+        script = Script(f"node {node} of 5 term 3 log 3")
+        script.input("n2 heartbeat t3")
+        assert script.core.deadline() == 6001
+        script.input("n2 ended")
+        deadlines.append(script.core.deadline())
+    assert deadlines == [0, 150, 300, 450]
+
+
+def test_a_late_hint_does_not_delay_a_candidacy() -> None:
+    script = Script("node n2 of 3 term 3 log 3")
+    script.input("n1 heartbeat t3")
+    script.input("tick 6000")
+    script.input("n1 ended")
+    assert script.core.deadline() == 6001
+    assert script.input("tick 6001")[0] == "candidate in term 3: no heartbeat for 6001 ms"

@@ -12,8 +12,9 @@
     | i64 end index | u32 crc of everything before it |
 
 A node tells that it takes such pushes in the header of each answer to a JSON request: the extField
-`GREETING`. A Java node never sends it, and ignores it. Only APPENDs with a run travel like this;
-everything else between two pyromq nodes is JSON, a few bodies per second.
+`GREETING`. A Java node never sends it, and ignores it (docs/adr/2026-11-17-raft-wire.md). Only
+APPENDs with a run travel like this; everything else between two pyromq nodes is JSON, a few bodies
+per second.
 
 The entries are written as they are (`RaftLog.append_raw`), so the CRC is what protects the log from
 bits that a network flips.

@@ -150,6 +150,9 @@ class Member(Protocol):
     def committed_entry(self, index: int) -> Entry | None:
         """Return a committed entry, or None."""
 
+    def sender_left(self, peer: str) -> None:
+        """Take note that a connection ended on which a node has sent heartbeats."""
+
 
 class RaftServer:
     """Listens on a node's port."""
@@ -169,6 +172,8 @@ class RaftServer:
         }
         self._complaints = Repeats(asyncio.get_running_loop().time, _LOG_SECONDS)
         self._server: RemotingServer | None = None
+        #: Nodes that sent heartbeats, by their connections.
+        self._senders: dict[Connection, str] = {}
 
     async def start(self, host: str, port: int) -> int:
         """Listen; return the port. Raises OSError."""
@@ -185,7 +190,10 @@ class RaftServer:
             handlers[code] = self._outside_handler_of(code, answer)
         handlers[RequestCode.RAFT_PUSH] = self._take_pushes
         service: Service[Connection] = Service(
-            handlers={}, hot_handlers=handlers, on_chunk_end=self._node.chunk_ended
+            handlers={},
+            hot_handlers=handlers,
+            on_chunk_end=self._node.chunk_ended,
+            on_disconnect=self._left,
         )
         await self._server.start(service)
         return self._server.port
@@ -194,6 +202,11 @@ class RaftServer:
         """Close the port and all its connections."""
         if self._server is not None:
             await self._server.stop()
+
+    def _left(self, connection: Connection) -> None:
+        sender = self._senders.pop(connection, None)
+        if sender is not None:
+            self._node.sender_left(sender)
 
     # Requests of nodes
 
@@ -223,6 +236,8 @@ class RaftServer:
                 opaque, is_oneway = _read_header(header)
                 request = self._decoded(connection, code, header, body, answers)
                 if request is not None:
+                    if code is RaftCode.HEART_BEAT:
+                        self._senders[connection] = request.local_id
                     reply = Reply(connection, opaque, request, answers, is_oneway=is_oneway)
                     self._node.requested(request, reply)
                     reply.answers = None

@@ -63,6 +63,7 @@ from pyromq.raft.messages import (
     Response,
     TransferRequest,
 )
+from pyromq.raft.network.lookout import may_stand
 from pyromq.raft.network.peers import Peer
 from pyromq.raft.network.server import RaftServer, Reply
 from pyromq.raft.node.settings import NodeSettings
@@ -157,6 +158,8 @@ class RaftNode:
         #: Only pushes and their answers came since the deadline was computed.
         self._is_calm = False
         self._is_pump_due = False
+        #: Looks whether the leader has ended.
+        self._look: asyncio.Task[None] | None = None
         self._reason = "not started"
         self._changed_at = time.time()
 
@@ -209,6 +212,9 @@ class RaftNode:
         self._enter(NodeState.STOPPED)
         if self._timer is not None:
             self._timer.cancel()
+        if self._look is not None:
+            self._look.cancel()
+            await asyncio.gather(self._look, return_exceptions=True)
         await self._server.stop()
         await asyncio.gather(*(peer.stop() for peer in self._peers.values()))
         await asyncio.to_thread(self._flush.stop)
@@ -350,6 +356,26 @@ class RaftNode:
     def takes_runs(self, peer: str, *, is_able: bool) -> None:
         """Take note whether pushes to a peer may carry a run; called by its connection."""
         self._core.set_takes_runs(peer, takes=is_able)
+
+    def sender_left(self, peer: str) -> None:
+        """Look whether the leader has ended if its connection did; called by the server."""
+        is_leader = peer == self.leader != self._settings.self_id
+        if self._state is NodeState.RUNNING and is_leader and self._look is None:
+            self._look = self._loop.create_task(self._look_at_leader(peer))
+
+    async def _look_at_leader(self, leader: str) -> None:
+        settings = self._settings
+        others = {
+            peer: address for peer, address in settings.peers.items() if peer != settings.self_id
+        }
+        try:
+            is_free = await may_stand(settings.group, leader, others)
+        finally:
+            self._look = None
+        if is_free and self._state is NodeState.RUNNING:
+            self._is_calm = False
+            self._advance(self._core.leader_ended, leader)
+            self.chunk_ended()
 
     def _pump(self) -> None:
         self._is_pump_due = False

@@ -65,6 +65,10 @@ class Node:
         self.replies: list[Reply] = []
         self.answers: list[Response | None] = []
         self.chunks = 0
+        self.left: list[str] = []
+
+    def sender_left(self, peer: str) -> None:
+        self.left.append(peer)
 
     def requested(self, request: Request, reply: Reply) -> None:
         self.requests.append(request)
@@ -133,6 +137,22 @@ async def test_requests_of_nodes_are_answered_in_one_chunk() -> None:
         assert decode_response(RaftCode.VOTE, vote.body).term == 4
         assert decode_answer(pushed.body) == PushResponse(term=3, index=7)
         assert node.chunks >= 1
+
+
+@on_both_loops
+async def test_the_end_of_a_leaders_connection_is_reported() -> None:
+    async with serving() as (client, node):
+        client.write(frame(VOTE, 1))
+        await until(lambda: node.requests)
+        await client.close()
+    assert node.left == [], "it has sent no heartbeat"
+    async with serving() as (client, node):
+        client.write(frame(BEAT, 1), frame(BEAT, 2))
+        await until(lambda: len(node.requests) == 2)
+        assert node.left == []
+        await client.close()
+        await until(lambda: node.left)
+        assert node.left == ["n1"]
 
 
 @on_both_loops

@@ -156,6 +156,33 @@ async def test_a_group_survives_the_stop_of_each_leader(tmp_path: Path) -> None:
 
 
 @on_both_loops
+async def test_a_leader_that_has_ended_is_replaced_at_once(tmp_path: Path) -> None:
+    """Without a time-out: three heartbeats would take longer than the test may."""
+    async with group(tmp_path, core={"heartbeat_interval": 600_000}) as nodes:
+        leader = await write(nodes.values(), 10)
+        await settled(nodes.values())
+        await leader.stop()
+        rest = [each for each in nodes.values() if each is not leader]
+        successor = await write(rest, 10)
+        assert successor.node.term > 0
+
+
+@on_both_loops
+async def test_a_leader_that_answers_is_not_replaced(tmp_path: Path) -> None:
+    """Only its connection has ended."""
+    async with group(tmp_path, core={"heartbeat_interval": 600_000}) as nodes:
+        leader = await write(nodes.values(), 10)
+        await settled(nodes.values())
+        term = leader.node.term
+        for each in nodes.values():
+            each.node.sender_left(leader.node_id)
+            if each.node._look is not None:
+                await each.node._look
+        assert await write(nodes.values(), 10) is leader
+        assert leader.node.term == term
+
+
+@on_both_loops
 async def test_leadership_is_transferred(tmp_path: Path) -> None:
     async with group(tmp_path) as nodes:
         leader = await write(nodes.values(), 10)
