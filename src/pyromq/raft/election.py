@@ -18,10 +18,11 @@ Java's peers depend on these rules, and they differ from the Raft paper:
 
 Four rules are our own, all legal for any node:
 
-- Against 4: a node leads only in a term in which it voted for itself, and asks in a new term if it
-  had voted for itself before a restart. Java leads with the votes of others, asks in the old term,
-  and its voters agree again. If a power cut has shortened the log meanwhile, the node would write
-  other entries with the same index and term, and the group could not tell them apart.
+- Against 4: a node leads only in a term in which it voted for itself since its start; if it wins
+  another one, it asks in a new term. Java leads with the votes of others, and again in a term that
+  it won before a restart. If a power cut has shortened the log meanwhile, the node would write
+  other entries with the same index and term, and the group could not tell them apart. It must win
+  the old term first: a node that is behind and takes a new term is out for ever (rule 7).
 - Against 7: a leader that sees a peer of a higher term in `max_rounds_behind` rounds in succession
   becomes a candidate of that term, so that the peer can follow somebody again.
 - A node whose log lost entries at a start (`must_catch_up`) takes terms and follows leaders, but
@@ -127,8 +128,8 @@ class Election:
         self._rounds_behind = 0
         #: Peers that answered the last heartbeat.
         self.live: set[str] = set()
-        if self._settings.new_term_after_own_vote and member.vote == self._settings.self_id:
-            self._next = _Next.NEW_TERM
+        #: The term in which this node may have led before its start.
+        self._former_term = member.term if member.vote == self._settings.self_id else NONE
 
     def deadline(self) -> int:
         """Return when `tick` has work again."""
@@ -344,14 +345,16 @@ class Election:
                 self._lead(now, accepted)
             else:
                 self._next = _Next.NEW_TERM
+                self._next_vote_at = now + settings.loop_interval
         elif accepted + not_ready >= settings.quorum:
             self._next_vote_at = now + settings.loop_interval
         else:
             self._next = _Next.NEW_TERM
 
     def _may_lead(self) -> bool:
-        own = self._settings.self_id
-        return self._member.vote == own or not self._settings.new_term_after_own_vote
+        member, own = self._member, self._settings.self_id
+        is_new_vote = member.vote == own and member.term != self._former_term
+        return is_new_vote or not self._settings.new_term_after_own_vote
 
     def _lead(self, now: int, accepted: int) -> None:
         self._member.become_leader(f"{accepted} of {len(self._settings.peers)} nodes accepted")
