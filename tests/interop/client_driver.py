@@ -12,7 +12,8 @@ clients see: `{"report": "message", "client": name, ...}` for each delivery to a
 
 Commands, with their fields besides `name` and `namesrv`:
 
-- `producer`: `group`, `transactional`, `trace`, `namespace`.
+- `producer`: `group`, `transactional`, `trace`, `namespace`; of Java, `timeoutMillis` of a
+  send with its repetitions, and `attempts`, which results then have.
 - `send`: `topic`, `messages`, `mode` (sync, async, oneway, batch, ordered, transaction), `pace` in
   milliseconds, `patient` (repeat until the broker says that it is stored), `batch` (how many at a
   time, else all; Java only). The result has `status`, `msgIds`, `broker`, `queueId` and

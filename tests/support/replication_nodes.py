@@ -18,7 +18,7 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Final, Literal
@@ -45,9 +45,14 @@ class PyromqNode(Node):
         is_pure: bool = False,
         log_level: str = "INFO",
         environment: Mapping[str, str] | None = None,
+        program: Sequence[str] = ("-m", "pyromq"),
     ) -> None:
-        """`environment` has more variables of the process, or other values."""
+        """`environment` has more variables of the process, or other values.
+
+        `program` is what Python runs: pyromq, or something that takes its arguments.
+        """
         super().__init__(settings)
+        self._program = program
         self._environment = pyromq_environment(tree, is_pure=is_pure) | dict(environment or {})
         self._log_level = log_level
         self._child: ChildProcess | None = None
@@ -73,7 +78,7 @@ class PyromqNode(Node):
         config.write_text(
             "".join(f"{key}={value}\n" for key, value in self.all_properties().items())
         )
-        command = [sys.executable, "-m", "pyromq", "broker", "-c", str(config)]
+        command = [sys.executable, *self._program, "broker", "-c", str(config)]
         command += ["-n", self.settings.namesrv, "--log-level", self._log_level]
         self._child = ChildProcess(str(self), command, self._log_file(), self._environment)
 

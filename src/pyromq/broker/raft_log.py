@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from pyromq.protocol.message.record import RecordError, decode_record
+from pyromq.protocol.message.record import RecordError, body_crc, decode_record
 from pyromq.raft.log import RaftLog
 from pyromq.raft.node import NodeSettings
 from pyromq.store.config import MessageStoreConfig
@@ -44,7 +44,7 @@ def node_settings(
 def _is_whole_record(body: memoryview) -> bool:
     """Whether the body of an entry is a record with the right checksum."""
     try:
-        decode_record(body)
+        record = decode_record(body)
     except RecordError:
         return False
-    return True
+    return record.body_crc == body_crc(record.body)

@@ -105,13 +105,16 @@ class StoreAgreement:
 
         After PutError, for want of disk space, call it again later.
         """
-        end = max(self._log.entries.committed_position, self.committed)
+        entries, dispatch = self._log.entries, self._dispatch
+        # A leader fills an empty log from its own first entry on.
+        dispatch.position = max(dispatch.position, entries.begin_position)
+        end = max(entries.committed_position, self.committed)
         self._log.agree(end, self._log.watermarks.written_timestamp)
         try:
-            self._dispatch.catch_up(end)
+            dispatch.catch_up(end)
         finally:
-            if self._dispatch.timestamp:
-                self._log.agree(end, self._dispatch.timestamp)
+            if dispatch.timestamp:
+                self._log.agree(end, dispatch.timestamp)
             self._waiters.notify()
 
     def listen(self, on_delayed: Callable[[int], None] | None) -> None:

@@ -122,8 +122,8 @@ class LogDispatch:
     def _skip_entry(self, start: int, prefix: int) -> None:
         """Skip an entry of a raft group's log whose body is not a message, as Java does."""
         header = self._log.read(start, ENTRY_HEADER_SIZE) if prefix else b""
-        if len(header) < ENTRY_HEADER_SIZE:
+        _, size, index, *_ = ENTRY_HEADER.unpack(header.ljust(ENTRY_HEADER_SIZE, b"\0"))
+        if size <= ENTRY_HEADER_SIZE:
             raise StoreError(f"there is no record at {start}: run `pyromq store check`")
-        _, size, index, *_ = ENTRY_HEADER.unpack(header)
         logger.error("entry %d at %d holds no message: nobody can consume it", index, start)
         self.position = start + size

@@ -21,6 +21,7 @@ from tests.support.agreed_stores import (
     open_leader,
     open_member,
 )
+from tests.support.records import make_record
 from tests.support.stores import (
     BORN_HOST,
     BORN_TIME,
@@ -237,3 +238,22 @@ def commit_all(store: MessageStore) -> None:
     """Write what is gathered, and commit it."""
     store.seal()
     commit(store)
+
+
+@pytest.mark.parametrize("position", [1000, 3 * SEGMENT, 3 * SEGMENT + 1000])
+def test_a_follower_may_begin_where_the_leader_does(tmp_path: Path, position: int) -> None:
+    """A leader whose first files have expired fills a new node from its first entry on."""
+    store = open_member(tmp_path)
+    log = log_of(store)
+    log.rebuild(7, position)
+    record = make_record(
+        physical_offset=position + ENTRY_HEADER_SIZE, topic=TOPIC, queue_id=0, queue_offset=5
+    )
+    log.append_bodies(1, [record])
+    commit(store)
+    assert store.max_offset(TOPIC, 0) == 6
+    assert bodies(store) == [b"body"]
+    store.stop()
+    store = open_member(tmp_path)
+    assert bodies(store) == [b"body"]
+    store.stop()

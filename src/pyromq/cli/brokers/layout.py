@@ -166,17 +166,21 @@ def _refuse_other_stores(root: Path, count: int) -> None:
             f"a raft group would not serve the messages in {_listed(others)}: "
             "choose another directory with --data, or move what you do not need elsewhere"
         )
-    numbers = [
-        int(found[1])
-        for path in paths
-        if (found := _RAFT_NODE.fullmatch(path.name)) and _has_entries(path)
-    ]
-    if numbers and max(numbers) + 1 != count:
+    size = max(_raft_nodes(root), default=-1) + 1
+    if size and size != count:
         raise click.ClickException(
-            f"the raft group in {root} has {max(numbers) + 1} nodes, and another number could lose "
-            f"messages: start with --raft {max(numbers) + 1}, or choose another directory with "
-            "--data"
+            f"the raft group in {root} has {size} nodes, and another number could lose messages: "
+            f"start with --raft {size}, or choose another directory with --data"
         )
+
+
+def _raft_nodes(root: Path) -> dict[int, Path]:
+    """Return the directories of a raft group's nodes below `root` by their numbers."""
+    return {
+        int(found[1]): path
+        for path in (root.iterdir() if root.is_dir() else ())
+        if (found := _RAFT_NODE.fullmatch(path.name)) and _has_entries(path)
+    }
 
 
 def _has_entries(directory: Path) -> bool:
@@ -212,15 +216,11 @@ def _refuse_unserved(directories: list[Path], root: Path, count: int, replicas: 
         if (found := _NUMBERED.fullmatch(path.name)) and path not in directories
         if _has_messages(path)
     }
-    nodes = [
-        path
-        for path in (root.iterdir() if root.is_dir() else ())
-        if _RAFT_NODE.fullmatch(path.name) and _has_entries(path)
-    ]
+    nodes = _raft_nodes(root)
     if nodes:
         raise click.ClickException(
-            f"the messages in {_listed(nodes)} are of a raft group: start with --raft "
-            f"{len(nodes)}, or choose another directory with --data"
+            f"the messages in {_listed(list(nodes.values()))} are of a raft group: start with "
+            f"--raft {max(nodes) + 1}, or choose another directory with --data"
         )
     if not unserved:
         return

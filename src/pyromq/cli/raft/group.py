@@ -202,7 +202,8 @@ class Search:
             namesrv = settings.get("namesrvAddr", "")
             if answer.code == ResponseCode.SUCCESS:
                 figures = orjson.loads(answer.body)
-                return _Broker(address, name, namesrv, PYROMQ, figures["role"], figures["raft"])
+                raft = figures.get("raft")
+                return _Broker(address, name, namesrv, PYROMQ, figures["role"], raft)
             if settings.get("enableDLegerCommitLog") != "true":
                 return _Broker(address, name, namesrv, DLEDGER, "", None)
             end = await self._committed(address)

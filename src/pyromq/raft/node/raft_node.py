@@ -294,14 +294,15 @@ class RaftNode:
 
     def status(self) -> RaftStatus:
         """Return the state of this node and, as leader, of its followers."""
+        is_new = self._state is NodeState.NEW
         return status_of(
             self._settings,
             f"{self._host}:{self._port}",
-            self._core,
+            None if is_new else self._core,
             self._log,
             self._peers.values(),
             last_change=(self._reason, self._changed_at),
-            now=self._loop.time(),
+            now=0.0 if is_new else self._loop.time(),
         )
 
     # Events
@@ -378,9 +379,12 @@ class RaftNode:
 
     def _pump(self) -> None:
         self._is_pump_due = False
-        if self._state is NodeState.RUNNING:
+        if self._state is not NodeState.RUNNING:
+            return
+        # An event since the append may have ended the term.
+        if self.role is Role.LEADER and self._log.end_term == self.term:
             self._advance(self._core.appended)
-            self.chunk_ended()
+        self.chunk_ended()
 
     def _tick(self) -> None:
         due = self._armed_for / 1000

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pyromq.raft.core import Core
 from pyromq.raft.log import RaftLog
 from pyromq.raft.member import Role
+from pyromq.raft.messages import NONE
 from pyromq.raft.network.peers import LinkState, Peer
 from pyromq.raft.node.settings import NodeSettings
 
@@ -59,15 +60,18 @@ class RaftStatus:
 def status_of(
     settings: NodeSettings,
     address: str,
-    core: Core,
+    core: Core | None,
     log: RaftLog,
     peers: Iterable[Peer],
     *,
     last_change: tuple[str, float],
     now: float,
 ) -> RaftStatus:
-    """Return the state of a node; `last_change` is the reason and the time, `now` the loop's."""
-    followers = core.followers
+    """Return the state of a node; `last_change` is the reason and the time, `now` the loop's.
+
+    Without a core, the node has not been started.
+    """
+    followers = core.followers if core else {}
     found = []
     for peer in peers:
         follower = followers.get(peer.node_id)
@@ -87,9 +91,9 @@ def status_of(
         group=settings.group,
         self_id=settings.self_id,
         address=address,
-        role=core.role,
-        term=core.term,
-        leader=core.leader,
+        role=core.role if core else Role.CANDIDATE,
+        term=core.term if core else NONE,
+        leader=core.leader if core else None,
         begin_index=log.begin_index,
         end_index=log.end_index,
         committed_index=log.committed_index,

@@ -329,8 +329,8 @@ class NodeCheck:
     def _follows(self, position: int) -> bool:
         """Return whether the next entry belongs here: after the last one, or after its blank."""
         assert self._last is not None
-        end = self._last.end
-        rolled = position % self._data.segment_size == 0 and self._is_blank_at(end)
+        end, size = self._last.end, self._data.segment_size
+        rolled = position == end - end % size + size and self._is_blank_at(end)
         return position == end or rolled
 
     def _accept(self, data: bytes, headers: Records, starts: list[int], position: int) -> None:

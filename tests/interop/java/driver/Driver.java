@@ -78,7 +78,8 @@ public final class Driver {
     static void configure(ClientConfig client, JSONObject call) {
         client.setNamesrvAddr(call.getString("namesrv"));
         client.setInstanceName(call.getString("name") + "-" + ProcessHandle.current().pid());
-        client.setMqClientApiTimeout(30000);
+        // Heartbeats wait so long, and with them the next look at the routes.
+        client.setMqClientApiTimeout(call.containsKey("timeoutMillis") ? call.getIntValue("timeoutMillis") : 30000);
         client.setPollNameServerInterval(1000);
         client.setHeartbeatBrokerInterval(1000);
         client.setPersistConsumerOffsetInterval(500);

@@ -7,7 +7,10 @@ import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.TimeUnit;
+import org.apache.rocketmq.client.hook.SendMessageContext;
+import org.apache.rocketmq.client.hook.SendMessageHook;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
 import org.apache.rocketmq.client.producer.LocalTransactionState;
 import org.apache.rocketmq.client.producer.SendCallback;
@@ -26,6 +29,7 @@ final class Producer implements AutoCloseable {
 
     private final String name;
     private final DefaultMQProducer producer;
+    private final Map<Message, Integer> attempts = new ConcurrentHashMap<>();
 
     Producer(JSONObject call) throws Exception {
         name = call.getString("name");
@@ -38,8 +42,11 @@ final class Producer implements AutoCloseable {
             producer = new DefaultMQProducer(group, null, call.getBooleanValue("trace"), null);
         }
         Driver.configure(producer, call);
-        producer.setSendMsgTimeout(30000);
+        producer.setSendMsgTimeout(call.containsKey("timeoutMillis") ? call.getIntValue("timeoutMillis") : 30000);
         producer.start();
+        if (call.getBooleanValue("attempts")) {
+            producer.getDefaultMQProducerImpl().registerSendMessageHook(new Count());
+        }
     }
 
     List<Object> send(JSONObject call) throws Exception {
@@ -180,7 +187,7 @@ final class Producer implements AutoCloseable {
         return message;
     }
 
-    private static Map<String, Object> result(SendResult result, Message message) {
+    private Map<String, Object> result(SendResult result, Message message) {
         Map<String, Object> line = new LinkedHashMap<>();
         line.put("status", result.getSendStatus().name());
         line.put("msgIds", Arrays.asList(result.getMsgId().split(",")));
@@ -189,8 +196,29 @@ final class Producer implements AutoCloseable {
         line.put("queueOffset", result.getQueueOffset());
         if (message != null) {
             line.put("body", new String(message.getBody(), StandardCharsets.UTF_8));
+            Integer count = attempts.remove(message);
+            if (count != null) {
+                line.put("attempts", count);
+            }
         }
         return line;
+    }
+
+    /** Counts how often each message was sent, with the repetitions inside of the client. */
+    private final class Count implements SendMessageHook {
+        @Override
+        public String hookName() {
+            return "count";
+        }
+
+        @Override
+        public void sendMessageBefore(SendMessageContext context) {
+            attempts.merge(context.getMessage(), 1, Integer::sum);
+        }
+
+        @Override
+        public void sendMessageAfter(SendMessageContext context) {
+        }
     }
 
     /** The message itself says how its transaction ends: property "local" at once, "check" when it is asked for. */

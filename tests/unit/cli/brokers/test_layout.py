@@ -7,7 +7,7 @@ from types import MappingProxyType
 import click
 import pytest
 
-from pyromq.cli.brokers.layout import MAX_BROKERS, PORT_DISTANCE, Place, plan
+from pyromq.cli.brokers.layout import MAX_BROKERS, PORT_DISTANCE, Place, plan, plan_raft
 
 NAMESRV = 9876
 
@@ -166,3 +166,59 @@ def test_settings_and_ports_that_replicas_would_share_are_refused(tmp_path: Path
         plan(1, tmp_path, 10911, {"storePathCommitLog": "/disk"}, NAMESRV, replicas=1)
     with pytest.raises(click.ClickException, match="which is the NameServer's"):
         plan(1, tmp_path, NAMESRV - 4, {}, NAMESRV, replicas=1)
+
+
+def raft(root: Path, count: int = 3, port: int = 10911, **properties: str) -> list[Place]:
+    return plan_raft(count, root, "127.0.0.1", port, properties, NAMESRV)
+
+
+def test_the_nodes_of_a_raft_group(tmp_path: Path) -> None:
+    places = raft(tmp_path)
+    assert [place.directory.name for place in places] == ["raft-n0", "raft-n1", "raft-n2"]
+    assert [place.port for place in places] == [10911, 10915, 10919]
+    assert {place.name for place in places} == {"broker-0"}
+    assert places[1].properties() == {
+        "storePathRootDir": str(tmp_path / "raft-n1"),
+        "listenPort": "10915",
+        "brokerName": "broker-0",
+        "enableDLegerCommitLog": "true",
+        "dLegerGroup": "broker-0",
+        "dLegerPeers": "n0-127.0.0.1:10912;n1-127.0.0.1:10916;n2-127.0.0.1:10920",
+        "dLegerSelfId": "n1",
+    }
+    named = raft(tmp_path, brokerName="shop", dLegerGroup="group")
+    assert named[0].properties()["dLegerGroup"] == "group"
+    assert named[0].name == "shop"
+
+
+def test_free_ports_of_a_raft_group_differ(tmp_path: Path) -> None:
+    (peers,) = {place.raft["dLegerPeers"] for place in raft(tmp_path, port=0)}
+    ports = [int(peer.rpartition(":")[2]) for peer in peers.split(";")]
+    assert len(set(ports)) == 3
+    assert all(ports)
+
+
+@pytest.mark.parametrize("key", ["dLegerPeers", "dLegerSelfId", "storePathCommitLog"])
+def test_settings_that_a_raft_group_makes_are_refused(tmp_path: Path, key: str) -> None:
+    with pytest.raises(click.ClickException, match=f"{key} cannot be combined with --raft 3"):
+        plan_raft(3, tmp_path, "127.0.0.1", 10911, {key: "x"}, NAMESRV)
+
+
+def test_a_raft_group_beside_other_stores_is_refused(tmp_path: Path) -> None:
+    for name in ("broker-0", "broker-1-replica-1"):
+        (tmp_path / name / "commitlog").mkdir(parents=True)
+        (tmp_path / name / "commitlog" / f"{0:020d}").touch()
+    with pytest.raises(click.ClickException, match=r"would not serve the messages in .*/broker-0,"):
+        raft(tmp_path)
+
+
+def test_the_number_of_nodes_does_not_change(tmp_path: Path) -> None:
+    for number in (0, 2):  # n1 was removed, to be filled again
+        data = tmp_path / f"raft-n{number}" / f"dledger-n{number}" / "data"
+        data.mkdir(parents=True)
+        (data / f"{0:020d}").touch()
+    raft(tmp_path)
+    with pytest.raises(click.ClickException, match="has 3 nodes, and another number could lose"):
+        raft(tmp_path, 2)
+    with pytest.raises(click.ClickException, match="of a raft group: start with --raft 3"):
+        plan(1, tmp_path, 10911, {}, 9876)

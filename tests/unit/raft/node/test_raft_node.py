@@ -19,6 +19,7 @@ from pyromq.raft.log import RaftLog
 from pyromq.raft.member import Effect, Role
 from pyromq.raft.messages import (
     Code,
+    Envelope,
     HeartbeatRequest,
     PushRequest,
     PushType,
@@ -36,7 +37,7 @@ from pyromq.raft.node import NodeSettings, RaftNode
 from pyromq.raft.vote_file import VoteFile
 from tests.support.dledger import GROUP
 from tests.support.loops import on_both_loops
-from tests.support.patience import until
+from tests.support.patience import DEADLINE, until
 from tests.support.raft_nodes import (
     OwnNode,
     RawPeer,
@@ -285,6 +286,28 @@ async def test_appends_of_one_iteration_are_one_push(
 
 
 @on_both_loops
+async def test_entries_of_a_leader_that_steps_down_at_once_are_not_pushed(tmp_path: Path) -> None:
+    """A vote request may arrive between the append and the push of the same iteration."""
+    async with group(tmp_path) as nodes:
+        await write(nodes.values(), 1)
+        leader = await leader_of(nodes.values())
+        (other, *_) = (node for node in nodes if node != leader.node_id)
+        last = leader.append(1)
+        request = VoteRequest(
+            **{**base(leader.node.term + 1, other), "remote_id": leader.node_id},
+            ledger_end_index=last,
+            ledger_end_term=leader.node.term,
+        )
+        leader.node._core.step(
+            Envelope(other, leader.node_id, 1 << 40, request), leader.node._now()
+        )
+        assert leader.node.role is Role.CANDIDATE
+        await write(nodes.values(), 1)
+        await settled(nodes.values())
+        assert not any(node.recorder.failures for node in nodes.values())
+
+
+@on_both_loops
 async def test_acknowledgement_waits_for_the_flush(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -404,6 +427,27 @@ async def test_a_stalled_node_reads_before_it_gives_up_its_leader(tmp_path: Path
 
 
 @on_both_loops
+async def test_events_after_a_stall_do_not_put_off_the_clock(tmp_path: Path) -> None:
+    """A leader under load would send no heartbeat any more."""
+    node = await alone(tmp_path)
+    peer = await connect(node)
+    term = node.node.term + 5
+    await follow(node, peer, term)
+    time.sleep(2.0)  # noqa: ASYNC251 - the subject: the follower's deadline passes
+
+    async def has_ticked() -> bool:
+        node.node.chunk_ended()  # as after each event
+        await asyncio.sleep(0)
+        return node.node.role is Role.CANDIDATE
+
+    deadline = time.monotonic() + DEADLINE
+    while not await has_ticked():
+        assert time.monotonic() < deadline
+    await peer.close()
+    await node.stop()
+
+
+@on_both_loops
 async def test_requests_without_an_answer_are_forgotten(tmp_path: Path) -> None:
     node = await alone(tmp_path)
     peer = await connect(node)
@@ -436,6 +480,7 @@ async def test_a_node_that_was_not_started_has_no_role(tmp_path: Path) -> None:
     node = RaftNode(settings, log, Recorder())
     assert (node.role, node.term, node.leader) == (Role.CANDIDATE, -1, None)
     assert node.append_refusal() is Code.INTERNAL_ERROR
+    assert (node.status().role, node.status().peers) == (Role.CANDIDATE, ())
     await node.stop()
 
 

@@ -74,7 +74,7 @@ def test_where_the_entries_are(root: Path, tmp_path: Path) -> None:
 
 def test_tools_for_commit_logs_refuse(root: Path, tmp_path: Path) -> None:
     config = small_config(root)
-    with pytest.raises(StoreError, match="belongs to a node of a raft group.*: do this"):
+    with pytest.raises(StoreError, match=r"belongs to a node of a raft group.*: do this"):
         refuse_raft_store(config, "do this")
     refuse_raft_store(small_config(tmp_path / "other"), "do this")
     with pytest.raises(StoreError, match="use pyromq store check and pyromq store rebuild"):
