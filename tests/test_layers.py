@@ -25,18 +25,19 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "base": frozenset(),
     "protocol": frozenset({"base"}),
     "store": frozenset({"protocol", "base"}),
-    "remoting": frozenset({"protocol", "base"}),
-    "replication": frozenset({"remoting", "store", "protocol", "base"}),
-    "raft": frozenset({"remoting", "store", "protocol", "base"}),
-    "nameserver": frozenset({"remoting", "protocol", "base"}),
-    "broker": frozenset({"replication", "remoting", "store", "protocol", "base"}),
-    "client": frozenset({"remoting", "protocol", "base"}),
-    "spark": frozenset({"client", "store", "remoting", "protocol", "base"}),
+    "tls": frozenset({"protocol", "base"}),
+    "remoting": frozenset({"tls", "protocol", "base"}),
+    "replication": frozenset({"remoting", "store", "tls", "protocol", "base"}),
+    "raft": frozenset({"remoting", "store", "tls", "protocol", "base"}),
+    "nameserver": frozenset({"remoting", "tls", "protocol", "base"}),
+    "broker": frozenset({"replication", "remoting", "store", "tls", "protocol", "base"}),
+    "client": frozenset({"remoting", "tls", "protocol", "base"}),
+    "spark": frozenset({"client", "store", "remoting", "tls", "protocol", "base"}),
     "testing": frozenset(
-        {"client", "broker", "nameserver", "remoting", "store", "protocol", "base"}
+        {"client", "broker", "nameserver", "remoting", "store", "tls", "protocol", "base"}
     ),
     "cli": frozenset(
-        {"broker", "client", "nameserver", "spark", "store", "remoting", "protocol", "base"}
+        {"broker", "client", "nameserver", "spark", "store", "remoting", "tls", "protocol", "base"}
     ),
     "__main__": frozenset({"cli"}),
     "__init__": frozenset({"moved"}),

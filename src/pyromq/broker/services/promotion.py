@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import ssl
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from typing import Final
@@ -34,6 +35,7 @@ from pyromq.remoting.address import AddressError, parse_address
 from pyromq.remoting.client import RemotingClient
 from pyromq.remoting.errors import RemotingError
 from pyromq.store.config import BrokerRole
+from pyromq.tls.client import ClientTls
 
 logger = logging.getLogger(__name__)
 
@@ -56,6 +58,8 @@ class PromotedBroker:
     is_following: Callable[[], bool]
     become_master: Callable[[BrokerRole], Awaitable[None]]
     log_end: Callable[[], int]
+    #: Encrypts the connections to masters.
+    tls: ClientTls | None = None
 
 
 class Promotion:
@@ -101,7 +105,7 @@ class Promotion:
         addresses = self._candidates()
         if not addresses:
             return [PromotionCheck("master", True, "no NameServer knows a master of this name")]
-        client = RemotingClient(connect_timeout=self._master_timeout)
+        client = RemotingClient(connect_timeout=self._master_timeout, tls=self._broker.tls)
         try:
             return list(await asyncio.gather(*(self._ask(client, each) for each in addresses)))
         finally:
@@ -123,6 +127,8 @@ class Promotion:
         try:
             answer = await client.request(address, request, self._master_timeout)
         except RemotingError as error:
+            if isinstance(error.__cause__, ssl.SSLError):
+                return PromotionCheck("master", False, f"{address} is alive, but refused: {error}")
             return PromotionCheck("master", True, f"{address} does not answer: {error}")
         try:
             settings = parse_properties(answer.body)

@@ -95,7 +95,7 @@ async def test_a_setting_without_effect_is_saved_and_reported(tmp_path: Path) ->
         ({"fileReservedTime": "1", "brokerRole": "SLAVE"}, "ASYNC_MASTER to SLAVE: set brokerRole"),
         ({"brokerRole": "SLAVE", "brokerId": "1"}, "`pyromq broker promote` makes a replica"),
         ({"fileReservedTime": "1", "brokerRole": "MASTER"}, "brokerRole=MASTER: expected"),
-        ({"fileReservedTime": "1", "useTLS": "true"}, "useTLS=true: expected false"),
+        ({"fileReservedTime": "1", "useTLS": "true"}, "useTLS cannot be changed while"),
         ({"fileReservedTime": "1", "messageStorePlugIn": "a.b.C"}, "messageStorePlugIn=a.b.C:"),
         ({"fileReservedTime": "1", "brokerName": "../../x"}, "brokerName='../../x': expected"),
         ({"fileReservedTime": "1", "regionId": "a\0b"}, r"regionId=a\\x00b: expected"),
