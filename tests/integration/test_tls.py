@@ -154,12 +154,12 @@ async def test_the_client_says_why_it_does_not_connect(tmp_path: Path) -> None:
 
 
 async def test_tls_to_a_plain_port_is_explained(tmp_path: Path) -> None:
-    async with cluster(tmp_path, "disabled") as running:
-        async with Producer(running.namesrv, tls=running.certs.tls()) as producer:
-            with pytest.raises(
-                RocketMQError, match=r"serves no TLS on this port \(tls.server.mode"
-            ):
-                await producer.send(Message("t", b"x"))
+    async with (
+        cluster(tmp_path, "disabled") as running,
+        Producer(running.namesrv, tls=running.certs.tls()) as producer,
+    ):
+        with pytest.raises(RocketMQError, match=r"serves no TLS on this port \(tls.server.mode"):
+            await producer.send(Message("t", b"x"))
 
 
 async def test_a_server_certificate_that_has_expired_is_refused(tmp_path: Path) -> None:
@@ -239,6 +239,7 @@ async def test_certificates_change_under_load_without_a_lost_connection(tmp_path
         await until(lambda: sent > 100)
         connections = [*running.broker._servers[0].connections]
         serials = set()
+        wanted: list[int] = []
         for _ in range(5):
             cert, key = certs.renew_server()
             certs.write("server.pem", cert[: len(cert) // 2])  # half way
@@ -248,9 +249,8 @@ async def test_certificates_change_under_load_without_a_lost_connection(tmp_path
             certs.write("server.key", key)
             await running.broker._tls.reload_if_changed()
             serials.add(await serial_number(running.broker.port, certs))
-            wanted = sent + 20
-            while sent < wanted:
-                await asyncio.sleep(0.002)
+            wanted.append(sent + 20)
+            await until(lambda: sent >= wanted[-1])
         assert len(connections) >= 3
         assert set(connections) <= running.broker._servers[0].connections
         done.set()

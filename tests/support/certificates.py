@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import ssl
 from pathlib import Path
 from typing import Any
 
-from pyromq.client import Tls
 from pyromq.tls.certificates import DEFAULT_HOSTS, Authority, make_test_certificates
+from pyromq.tls.client import Tls, client_tls
 from pyromq.tls.settings import TlsSettings
 
 
@@ -53,6 +55,15 @@ class Certificates:
         """What a client needs that is allowed in."""
         values = {"ca": self["ca.pem"], "cert": self["client.pem"], "key": self["client.key"]}
         return Tls(**{**values, **changes})
+
+    def client_hello(self) -> bytes:
+        """The first bytes of a client."""
+        tls = client_tls(self.tls())
+        assert tls is not None
+        incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        with contextlib.suppress(ssl.SSLWantReadError):
+            tls.context.wrap_bio(incoming, outgoing, server_hostname="localhost").do_handshake()
+        return outgoing.read()
 
     def foreign(self) -> dict[str, str]:
         """A client certificate of an authority that the server does not know."""

@@ -225,15 +225,15 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
             fault = error
         if self._outgoing.pending:  # an update of the keys, or an alert
             self._raw.write(self._outgoing.read())
-        if pieces:
-            self._inner.data_received(pieces[0] if len(pieces) == 1 else b"".join(pieces))
-        if fault is not None and self._state is _State.OPEN:
+        if fault is not None:
             logger.warning(
                 "%s: %s: closed",
                 self._peer,
                 describe(fault),
                 extra={**RARELY, "kind": "tls"},
             )
+        if pieces:
+            self._inner.data_received(pieces[0] if len(pieces) == 1 else b"".join(pieces))
         if fault is not None or is_over:
             self._close_raw(self._raw.close)
 
@@ -243,16 +243,19 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
             return
         assert self._ssl is not None
         encrypt, outgoing = self._ssl.write, self._outgoing
-        if len(data) <= _SLICE:
-            encrypt(data)
-            self._raw.write(outgoing.read())
-            return
-        records = []
-        view = memoryview(data)
-        for position in range(0, len(view), _SLICE):
-            encrypt(view[position : position + _SLICE])
-            records.append(outgoing.read())
-        self._raw.writelines(records)
+        try:
+            if len(data) <= _SLICE:
+                encrypt(data)
+                self._raw.write(outgoing.read())
+                return
+            records = []
+            view = memoryview(data)
+            for position in range(0, len(view), _SLICE):
+                encrypt(view[position : position + _SLICE])
+                records.append(outgoing.read())
+            self._raw.writelines(records)
+        except OSError:  # a request before a damaged record: nothing can be answered any more
+            self._close_raw(self._raw.close)
 
     def writelines(self, list_of_data: Iterable[bytes | bytearray | memoryview[Any]]) -> None:
         """Encrypt and send several buffers."""

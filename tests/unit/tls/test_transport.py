@@ -22,16 +22,6 @@ from tests.unit.tls.serving import closed, echoing
 MIB = 1024 * 1024
 
 
-def hello(certs: Certificates) -> bytes:
-    """The first bytes of a client."""
-    tls = client_tls(certs.tls())
-    assert tls is not None
-    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
-    with contextlib.suppress(ssl.SSLWantReadError):
-        tls.context.wrap_bio(incoming, outgoing, server_hostname="localhost").do_handshake()
-    return outgoing.read()
-
-
 def unread(end: socket.socket) -> int:
     """How many bytes the kernel holds for a socket."""
     return int.from_bytes(fcntl.ioctl(end.fileno(), termios.FIONREAD, bytes(4)), sys.byteorder)
@@ -184,7 +174,7 @@ async def test_a_handshake_that_does_not_end_in_time(
     object.__setattr__(settings, "tls_handshake_seconds", 0.05)
     async with echoing(settings) as echoes:
         reader, writer = await echoes.connect()
-        writer.write(hello(certs)[:20])
+        writer.write(certs.client_hello()[:20])
         async with asyncio.timeout(DEADLINE):
             assert await reader.read() == b""
         assert "TLS handshake failed: no handshake in 0.05 s: closed" in caplog.text
@@ -196,7 +186,7 @@ async def test_a_handshake_that_does_not_end_in_time(
 @on_both_loops
 async def test_a_client_that_goes_during_its_handshake(tmp_path: Path) -> None:
     certs = Certificates(tmp_path)
-    first = hello(certs)
+    first = certs.client_hello()
     async with echoing(certs.settings()) as echoes:
         for _ in range(20):
             _, writer = await echoes.connect()
