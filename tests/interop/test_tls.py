@@ -60,15 +60,14 @@ def mutual(certs: Certificates, **changes: str) -> list[str]:
 def exchange(client: ClientDriver, namesrv: str, topic: str, **options: Any) -> None:
     """Send in every way, and consume everything."""
     client.producer("producer", namesrv, f"{topic}-producers", **options)
-    messages = [{"body": f"{topic}-{number}"} for number in range(20)]
-    large = {"body": "x" * 1_000_000}
+    bodies = ["x" * 1_000_000]
+    client.send("producer", topic, [{"body": bodies[0]}])
     for mode in ("sync", "async", "oneway"):
-        client.send("producer", topic, messages, mode)
-    client.send("producer", topic, [large])
+        more = [f"{topic}-{mode}-{number}" for number in range(20)]
+        client.send("producer", topic, [{"body": body} for body in more], mode)
+        bodies += more
     client.consumer("consumer", namesrv, f"{topic}-consumers", topic, **options)
-    bodies = [message["body"] for message in [*messages, large]]
-    received = client.wait_bodies("consumer", bodies)
-    assert len(received) == 3 * len(messages) + 1
+    client.wait_bodies("consumer", bodies)
     client.close_all()
 
 
