@@ -84,7 +84,7 @@ class ServerTls:
     def protect(
         self, factory: Callable[[], ServedProtocol], mode: TlsMode | None = None
     ) -> ProtocolFactory:
-        """Return a protocol factory for a port of a mode, by default that of `tls.server.mode`."""
+        """Return a protocol factory for a port of a mode, by default tls.server.mode."""
         mode = self._settings.mode if mode is None else mode
         if mode is TlsMode.DISABLED:
             return cast(ProtocolFactory, factory)

@@ -1,7 +1,6 @@
 """RocketMQ's `tls.*` settings, as fields of a server's configuration.
 
-The same keys may be in the server's own file and in the TLS file (`tls.config.file`). As in
-RocketMQ, the TLS file wins. A default TLS file that does not exist is skipped.
+The same keys may be in the server's own file and in the TLS file. As in RocketMQ, the TLS file wins. A default TLS file that does not exist is skipped.
 
 Where RocketMQ would run with less protection than its operator asked for, the start fails instead:
 unknown words, client certificates that are required but not verified, files that are not there.
@@ -21,7 +20,7 @@ from typing import Any, Final
 from pyromq.base.settings import ConfigError, load_settings, setting
 from pyromq.protocol.java.properties import PropertiesError, parse_properties
 
-#: RocketMQ's default of `tls.config.file`.
+#: RocketMQ's default of tls.config.file.
 DEFAULT_FILE: Final = "/etc/rocketmq/tls.properties"
 _FILE_KEY: Final = "tls.config.file"
 
