@@ -1,6 +1,7 @@
 """RocketMQ's `tls.*` settings, as fields of a server's configuration.
 
-The same keys may be in the server's own file and in the TLS file. As in RocketMQ, the TLS file wins. A default TLS file that does not exist is skipped.
+The same keys may be in the server's own file and in the TLS file. As in RocketMQ, the TLS file
+wins. A default TLS file that does not exist is skipped.
 
 Where RocketMQ would run with less protection than its operator asked for, the start fails instead:
 unknown words, client certificates that are required but not verified, files that are not there.
