@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import contextlib
 import socket
+import ssl
 from collections.abc import Callable
 from types import TracebackType
 from typing import Final, NamedTuple, Self
@@ -76,6 +77,7 @@ class BlockingConnection:
         self._timeout = timeout
         self._sign = sign
         self._opaque = 0
+        self._has_heard = False
         host, port = parse_address(address)
         try:
             self._socket = socket.create_connection((host, port), timeout)
@@ -154,13 +156,20 @@ class BlockingConnection:
             while position < size:
                 count = self._socket.recv_into(view[position:])
                 if not count:
-                    raise self._lost("closed the connection")
+                    raise self._lost(self._closed_by_peer())
                 position += count
+                self._has_heard = True
         except TimeoutError:
             raise self._timed_out(f"was silent for {self._timeout:g} s") from None
         except OSError as error:
             raise self._lost(describe(error)) from None
         return view
+
+    def _closed_by_peer(self) -> str:
+        """Return how the peer closed; one that enforces TLS answers nothing to a plain client."""
+        if self._has_heard or isinstance(self._socket, ssl.SSLSocket):
+            return "closed the connection"
+        return "closed the connection without an answer; it may want TLS"
 
     def _timed_out(self, what: str) -> RemotingTimeoutError:
         self.close()

@@ -539,7 +539,8 @@ class ServerConnection(asyncio.Protocol):
         self._flush()
         self._on_lost(self)
         self._fail_pending()
-        self._transport.close()
+        if not self._transport.is_closing():  # asyncio's TLS cannot be aborted after two of these
+            self._transport.close()
 
     def _fail_pending(self) -> None:
         assert self._close_reason is not None

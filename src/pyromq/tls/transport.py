@@ -276,7 +276,8 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
     def write_eof(self) -> None:
         """Say that nothing more will be sent."""
         self._say_end()
-        self._raw.write_eof()
+        with contextlib.suppress(OSError):  # the peer has gone, as the next read will find out
+            self._raw.write_eof()
 
     def can_write_eof(self) -> bool:
         """Return True."""

@@ -41,6 +41,8 @@ logger = logging.getLogger(__name__)
 
 #: How long an old master may take to answer.
 MASTER_TIMEOUT_SECONDS: Final = 3.0
+#: Errors of a TLS handshake with a server that is alive.
+_REFUSALS: Final = (ssl.SSLError, ConnectionResetError, ConnectionAbortedError)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,7 +129,7 @@ class Promotion:
         try:
             answer = await client.request(address, request, self._master_timeout)
         except RemotingError as error:
-            if isinstance(error.__cause__, ssl.SSLError):
+            if self._broker.tls is not None and isinstance(error.__cause__, _REFUSALS):
                 return PromotionCheck("master", False, f"{address} is alive, but refused: {error}")
             return PromotionCheck("master", True, f"{address} does not answer: {error}")
         try:
