@@ -153,13 +153,16 @@ async def test_the_client_says_why_it_does_not_connect(tmp_path: Path) -> None:
             Producer(running.namesrv, tls=certs.tls(ca=certs["nothing"]))
 
 
-async def test_tls_to_a_plain_port_is_explained(tmp_path: Path) -> None:
+async def test_tls_to_a_plain_port_is_explained(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     async with (
         cluster(tmp_path, "disabled") as running,
         Producer(running.namesrv, tls=running.certs.tls()) as producer,
     ):
         with pytest.raises(RocketMQError, match=r"serves no TLS on this port \(tls.server.mode"):
             await producer.send(Message("t", b"x"))
+        assert "limit 16777216; is it a TLS handshake?: closed" in caplog.text
 
 
 async def test_a_server_certificate_that_has_expired_is_refused(tmp_path: Path) -> None:

@@ -5,15 +5,18 @@ The Java programs get RocketMQ's own system properties, as an operator sets them
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
+from pyromq.client import Message, Producer, SendStatus, Tls
 from tests.interop.client_driver import ClientDriver, ClientError
 from tests.interop.client_programs import go_driver, java_driver
 from tests.interop.mqadmin import mqadmin, run
 from tests.interop.servers import PyromqServer
+from tests.support.apache_rocketmq import ApacheRocketMQ, java_or_skip
 from tests.support.certificates import Certificates
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(400)]
@@ -129,3 +132,25 @@ def test_the_go_client_has_no_tls(enforcing: PyromqServer, test_mode: PyromqServ
         client.producer("refused", enforcing.namesrv_address, "go-refused")
         with pytest.raises(ClientError):
             client.send("refused", "GoRefused", [{"body": "x"}])
+
+
+async def test_our_broker_and_client_over_tls_at_java_s_nameserver() -> None:
+    """Both accept its certificate of test mode, if they are told to."""
+    java_or_skip()
+    properties = {"tls.server.mode": "permissive", "tls.test.mode.enable": "true"}
+    java = ApacheRocketMQ(namesrv_only=True)
+    await asyncio.to_thread(java.start)
+    broker = PyromqServer(
+        namesrv_address=java.namesrv_address,
+        broker_properties={**properties, "tls.enable": "true"},
+    )
+    try:
+        await asyncio.to_thread(broker.start)
+        async with Producer(java.namesrv_address, tls=Tls(verify=False)) as producer:
+            result = await producer.send(Message("OverTls", b"x"))
+            assert result.status is SendStatus.SEND_OK
+        assert "TLS of own connections: any certificate is accepted" in broker.log()
+    finally:
+        await asyncio.to_thread(broker.kill)
+        broker.clean_up()
+        await asyncio.to_thread(java.kill)

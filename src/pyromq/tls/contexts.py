@@ -13,13 +13,17 @@ Reads files; called at start-up and, for a reload, in a thread.
 
 from __future__ import annotations
 
+import logging
 import ssl
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from pyromq.base.log_lines import RARELY
 from pyromq.tls.errors import TlsError, describe
 from pyromq.tls.settings import ClientAuth, TlsSettings
+
+logger = logging.getLogger(__name__)
 
 #: The ciphers of TLS 1.2, fastest first. Python leaves those of TLS 1.3 to OpenSSL.
 _CIPHERS: Final = "ECDHE+AESGCM:ECDHE+CHACHA20"
@@ -59,6 +63,14 @@ class KeyPair:
             context.load_cert_chain(cert, key, lambda: self.password or "")
         except (ssl.SSLError, ValueError) as error:
             raise TlsError(self._fault(error, key)) from error
+        if Path(key).stat().st_mode & 0o077:
+            logger.warning(
+                "%s=%s: other users of this machine can read the key; run chmod 600 %s",
+                self.key_setting,
+                self.key,
+                key,
+                extra={**RARELY, "kind": key},
+            )
 
     def _fault(self, error: Exception, key: str) -> str:
         """Return why the pair cannot be loaded: OpenSSL says only "PEM lib" for most reasons."""

@@ -155,3 +155,15 @@ def test_paths_may_begin_at_home(certs: Certificates, monkeypatch: pytest.Monkey
     monkeypatch.setenv("HOME", str(certs.directory))
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     KeyPair("~/server.pem", "~/server.key").load_into(context)
+
+
+def test_a_key_that_others_can_read_is_warned_about(
+    certs: Certificates, caplog: pytest.LogCaptureFixture
+) -> None:
+    server_context(certs.settings())
+    assert caplog.text == ""
+    Path(certs["server.key"]).chmod(0o640)
+    server_context(certs.settings())
+    assert f"other users of this machine can read the key; run chmod 600 {certs['server.key']}" in (
+        caplog.text
+    )
