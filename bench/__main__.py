@@ -17,7 +17,7 @@ from typing import TypeVar
 
 from rich.console import Console
 
-from bench import client, cold, connections, delay, replication
+from bench import client, cold, connections, delay, replication, tls
 from bench.ack import AckServer
 from bench.cases import (
     ACK,
@@ -103,8 +103,10 @@ def _measure(options: argparse.Namespace, notes: list[str], console: Console) ->
         options.messages, options.fill, options.rounds, options.max_slices, options.starts
     )
     systems = _Systems(options, notes, console)
-    plain = [case for case in THROUGHPUT if case.name in options.cases and not case.is_sync]
-    synced = [case for case in THROUGHPUT if case.name in options.cases and case.is_sync]
+    chosen = [case for case in THROUGHPUT if case.name in options.cases]
+    plain = [case for case in chosen if not case.is_sync and not case.is_tls]
+    synced = [case for case in chosen if case.is_sync]
+    encrypted = [case for case in chosen if case.is_tls]
     if START in options.cases:
         rounds |= measure_starts(systems.brokers_of({}), DATA, amount.starts, console)
     if plain:
@@ -114,6 +116,9 @@ def _measure(options: argparse.Namespace, notes: list[str], console: Console) ->
         rounds |= measure_cases(servers, synced, DATA, amount, console)
         speed = syncs_per_second(DATA)
         notes.append(f"the disk alone manages {speed:,.0f} fdatasync/s of 20 kB each")
+    if encrypted:
+        servers = systems.all_of(tls.SETTINGS, encrypted)
+        rounds |= measure_cases(servers, encrypted, DATA, amount, console)
     if REPLICATED.name in options.cases:
         rounds |= measure_cases(systems.pairs(), [REPLICATED], DATA, amount, console)
     if {REPLICATED.name, CATCH_UP} & set(options.cases):

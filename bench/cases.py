@@ -43,6 +43,7 @@ class Case:
     scale: float
     contenders: tuple[str, ...] = ROCKETMQ
     is_sync: bool = False  # runs on servers with flushDiskType=SYNC_FLUSH
+    is_tls: bool = False  # runs over TLS
     is_replicated: bool = False  # runs on pairs or groups, and every response must be a success
 
 
@@ -152,6 +153,28 @@ THROUGHPUT = (
         64,
         0.2,
         is_sync=True,
+    ),
+    Case(
+        "tls",
+        "send 128 B over TLS, 4 x 64 in flight",
+        _SEND,
+        "BenchmarkTls",
+        128,
+        4,
+        64,
+        0.5,
+        is_tls=True,
+    ),
+    Case(
+        "tlspull",
+        "pull 32 at a time over TLS, 4 x 1 in flight",
+        _PULL,
+        WARM_TOPIC,
+        128,
+        4,
+        1,
+        1.0,
+        is_tls=True,
     ),
 )
 
@@ -307,6 +330,8 @@ BOUNDS = (
     Bound("sync", "rate", 1.5, at_most=False),
     Bound("sync", "p99_ms", 0.8),
     Bound("sync", "p999_ms", 1.0),
+    Bound("tls", "cpu_us", 0.8),
+    Bound("tlspull", "cpu_us", 0.8),
     Bound(REPLICATED.name, "rate", 1.0, at_most=False),
     Bound(REPLICATED.name, "p99_ms", 1.0),
     Bound(REPLICATED.name, "cpu_us", 0.7),

@@ -23,7 +23,7 @@ from typing import Protocol
 import numpy as np
 import orjson
 
-from bench import nats
+from bench import nats, tls
 from bench.answers import LoadError
 from bench.cases import FILL, KAFKA, NATS, RAFT, REPLICATED, THROUGHPUT, Case, Kind
 from bench.frames import (
@@ -232,6 +232,8 @@ def _connected(case: Case, order: LoadOrder, stack: ExitStack) -> Load:
         return stack.enter_context(KafkaLoad(kind, order.port, case.topic, case.body_size))
     connect: Callable[[int, int], socket.socket]
     connect = nats.connect if order.system == NATS else _connect
+    if case.is_tls:
+        connect = tls.connect
     clients = []
     for number in range(case.connections):
         connection = stack.enter_context(connect(order.port, number))

@@ -99,7 +99,7 @@ SECTIONS = (
             "AllocateConsistentHash",
         ),
     ),
-    Section("Every client", ("session.session", "options"), ("Client", "ClientOptions")),
+    Section("Every client", ("session.session", "options"), ("Client", "ClientOptions", "Tls")),
     Section(
         "Synchronous clients",
         ("sync",),

@@ -25,18 +25,30 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "base": frozenset(),
     "protocol": frozenset({"base"}),
     "store": frozenset({"protocol", "base"}),
-    "remoting": frozenset({"protocol", "base"}),
-    "replication": frozenset({"remoting", "store", "protocol", "base"}),
-    "raft": frozenset({"remoting", "store", "protocol", "base"}),
-    "nameserver": frozenset({"remoting", "protocol", "base"}),
-    "broker": frozenset({"replication", "raft", "remoting", "store", "protocol", "base"}),
-    "client": frozenset({"remoting", "protocol", "base"}),
-    "spark": frozenset({"client", "store", "remoting", "protocol", "base"}),
+    "tls": frozenset({"protocol", "base"}),
+    "remoting": frozenset({"tls", "protocol", "base"}),
+    "replication": frozenset({"remoting", "store", "tls", "protocol", "base"}),
+    "raft": frozenset({"remoting", "store", "tls", "protocol", "base"}),
+    "nameserver": frozenset({"remoting", "tls", "protocol", "base"}),
+    "broker": frozenset({"replication", "raft", "remoting", "store", "tls", "protocol", "base"}),
+    "client": frozenset({"remoting", "tls", "protocol", "base"}),
+    "spark": frozenset({"client", "store", "remoting", "tls", "protocol", "base"}),
     "testing": frozenset(
-        {"client", "broker", "nameserver", "raft", "remoting", "store", "protocol", "base"}
+        {"client", "broker", "nameserver", "raft", "remoting", "store", "tls", "protocol", "base"}
     ),
     "cli": frozenset(
-        {"broker", "client", "nameserver", "raft", "spark", "store", "remoting", "protocol", "base"}
+        {
+            "broker",
+            "client",
+            "nameserver",
+            "raft",
+            "spark",
+            "store",
+            "remoting",
+            "tls",
+            "protocol",
+            "base",
+        }
     ),
     "__main__": frozenset({"cli"}),
     "__init__": frozenset({"moved"}),

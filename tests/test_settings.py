@@ -106,7 +106,7 @@ class Section(NamedTuple):
 SECTIONS = (
     Section(
         BrokerConfig,
-        ("broker", "cli", "remoting"),
+        ("broker", "cli", "remoting", "tls"),
         BROKER,
         BROKER_CONFIG + NETTY_SERVER_CONFIG + NETTY_CLIENT_CONFIG,
     ),
@@ -115,7 +115,7 @@ SECTIONS = (
     ),
     Section(
         NamesrvConfig,
-        ("nameserver", "cli", "remoting"),
+        ("nameserver", "cli", "remoting", "tls"),
         NAMESERVER,
         # The broker's useTLS is the nearest to what a user may try here.
         NAMESRV_CONFIG + NETTY_SERVER_CONFIG + "useTLS",
@@ -203,6 +203,8 @@ def used_attributes(config_class: type, folders: tuple[str, ...]) -> set[str]:
         for path in (SOURCE / folder).rglob("*.py"):
             if path.name != "config.py":
                 used |= {name for owner, name in reads(path.read_text()) if "config" in owner}
+                if folder == "tls":
+                    used |= {name for owner, name in reads(path.read_text()) if owner == "settings"}
     methods = [
         node
         for kind in config_class.__mro__[:-1]

@@ -22,9 +22,9 @@ from tests.support.patience import DEADLINE
 
 T = TypeVar("T")
 
-#: For cases that every later client relies on: against Apache's 5.3.3, too.
+#: For cases that every later client relies on: against Apache's 5.3.3 and over mutual TLS, too.
 against_all_brokers = pytest.mark.parametrize(
-    "cluster", ["pyromq", "apache", "apache-5.3.3"], indirect=True
+    "cluster", ["pyromq", "pyromq-tls", "apache", "apache-5.3.3"], indirect=True
 )
 
 

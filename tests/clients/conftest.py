@@ -15,6 +15,7 @@ from tests.interop.client_driver import ClientDriver
 from tests.interop.client_programs import java_driver
 from tests.interop.cluster import Cluster
 from tests.support.apache_rocketmq import VERSION
+from tests.support.clients import encrypting_clients
 
 
 class Clusters:
@@ -53,18 +54,19 @@ def clusters(request: pytest.FixtureRequest) -> Iterator[Clusters]:
         clusters.close()
 
 
-@pytest.fixture(params=["pyromq", "apache"])
+@pytest.fixture(params=["pyromq", "apache", pytest.param("pyromq-tls", marks=pytest.mark.soak)])
 def cluster(request: pytest.FixtureRequest, clusters: Clusters) -> Cluster:
     """The broker of a case: each kind in turn."""
     return clusters.get(request.param)
 
 
 @pytest.fixture
-def case(request: pytest.FixtureRequest, cluster: Cluster) -> Case:
+def case(request: pytest.FixtureRequest, cluster: Cluster) -> Iterator[Case]:
     words = [request.node.originalname.removeprefix("test_"), request.node.callspec.id]
     case = Case(cluster, re.sub(r"[^a-zA-Z0-9]+", "-", "-".join(words)).strip("-"))
     cluster.create_topic(case.topic)
-    return case
+    with encrypting_clients(cluster.tls):
+        yield case
 
 
 @pytest.fixture(scope="package")

@@ -400,8 +400,8 @@ async def test_a_good_broker_beside_a_bad_one(case: Case) -> None:
         async with (
             server(WRONG_SERVERS[kind]) as bad,
             server(name_server_of(bad, good)) as namesrv,
-            # Only who says nothing lets that much time pass.
-            Producer(namesrv, send_timeout=3.0) as producer,
+            # Only who says nothing lets that much time pass. The wrong servers speak no TLS.
+            Producer(namesrv, send_timeout=3.0, tls=False) as producer,
         ):
             results = [await producer.send(Message(case.topic, b"x")) for _ in range(4)]
         assert {result.queue.broker_name for result in results} == {"broker-1"}, kind

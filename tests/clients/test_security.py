@@ -20,6 +20,7 @@ from pyromq.client import (
     PushConsumer,
     RocketMQError,
     StartFrom,
+    Tls,
 )
 from pyromq.protocol.wire.acl import ACCESS_KEY, SIGNATURE, signature_of
 from pyromq.protocol.wire.codes import RequestCode, ResponseCode
@@ -95,8 +96,10 @@ async def topic(request: pytest.FixtureRequest, guarded: ApacheRocketMQ) -> str:
     return name
 
 
-@pytest.mark.parametrize("tls", [False, True], ids=["plain", "tls"])
-async def test_signed_clients_do_everything(guarded: ApacheRocketMQ, topic: str, tls: bool) -> None:
+@pytest.mark.parametrize("tls", [False, Tls(verify=False)], ids=["plain", "tls"])
+async def test_signed_clients_do_everything(
+    guarded: ApacheRocketMQ, topic: str, tls: bool | Tls
+) -> None:
     namesrv, group = guarded.namesrv_address, f"group-{topic}"
     inbox = Inbox(lambda message: message.body == b"m-1" and message.reconsume_times == 0)
     async with (
@@ -170,8 +173,8 @@ async def test_a_certificate_that_nobody_signed_can_be_refused(
 
 
 async def test_tls_to_a_server_without(case: Case) -> None:
-    """pyromq's servers take plain connections only; Java's take both."""
-    async with Producer(case.namesrv, tls=True) as producer:
+    """By default pyromq's servers take plain connections only; Java's take both."""
+    async with Producer(case.namesrv, tls=case.cluster.tls or Tls(verify=False)) as producer:
         if case.cluster.kind == "pyromq":
             with pytest.raises(RocketMQError):
                 await producer.send(Message(case.topic, b"x"))

@@ -22,6 +22,7 @@ from pyromq.protocol.wire.codes import RequestCode, ResponseCode
 from pyromq.protocol.wire.frame import RemotingCommand
 from pyromq.protocol.wire.headers import CreateTopicRequestHeader, GetRouteInfoRequestHeader
 from pyromq.remoting.client import RemotingClient
+from pyromq.tls.client import Tls
 from tests.interop.servers import PyromqServer
 from tests.support.apache_rocketmq import (
     QUICK_JVM_OPTIONS,
@@ -30,10 +31,12 @@ from tests.support.apache_rocketmq import (
     free_port,
     java_or_skip,
 )
+from tests.support.certificates import Certificates
 from tests.support.patience import DEADLINE
 
-#: Apache's is 4.9.7 unless the name says otherwise.
-Kind = Literal["pyromq", "apache", "apache-5.3.3"]
+#: Apache's is 4.9.7 unless the name says otherwise; pyromq-tls wants a certificate of each client
+#: that uses TLS, and takes plain ones, too.
+Kind = Literal["pyromq", "pyromq-tls", "apache", "apache-5.3.3"]
 Server = PyromqServer | ApacheRocketMQ
 
 #: Waiting made short, and what is off by default made available.
@@ -66,14 +69,19 @@ class Cluster:
         self._ports: dict[str, int] = {}
         self._brokers: dict[str, Server] = {}
         self.namesrv_address = ""
+        #: For clients of a cluster with TLS.
+        self.tls: Tls | None = None
+        self._namesrv_settings: dict[str, str] = {}
 
     def __enter__(self) -> Self:
-        if self.kind != "pyromq":
+        if not self._is_pyromq:
             java_or_skip()
         try:
+            if self.kind == "pyromq-tls":
+                self._turn_tls_on()
             self._nameserver = (
-                PyromqServer(namesrv_only=True)
-                if self.kind == "pyromq"
+                PyromqServer(namesrv_only=True, namesrv_properties=self._namesrv_settings)
+                if self._is_pyromq
                 else ApacheRocketMQ(namesrv_only=True, version=self._version)
             )
             self._nameserver.start()
@@ -85,6 +93,18 @@ class Cluster:
             self._clean_up()
             raise
         return self
+
+    @property
+    def _is_pyromq(self) -> bool:
+        return self.kind.startswith("pyromq")
+
+    def _turn_tls_on(self) -> None:
+        certs = Certificates(self._scratch / "certs")
+        settings = certs.read("tls.properties").replace(b"=enforcing", b"=permissive")
+        certs.write("tls.properties", settings + b"tls.enable=true\n")
+        self.tls = certs.tls()
+        self._namesrv_settings = {"tls.config.file": certs["tls.properties"]}
+        self._settings |= self._namesrv_settings
 
     def __exit__(
         self,
@@ -110,7 +130,7 @@ class Cluster:
     def start_broker(self, name: str = "broker-a") -> None:
         port, store = self._ports[name], self._scratch / name
         broker: Server
-        if self.kind == "pyromq":
+        if self._is_pyromq:
             broker = PyromqServer(
                 store=store,
                 namesrv_address=self.namesrv_address,

@@ -47,8 +47,11 @@ class Outcome(NamedTuple):
     over: bool
 
 
-def mqadmin() -> ClientDriver:
-    """A process that runs commands; files that they write by relative paths go with it."""
+def mqadmin(*options: str) -> ClientDriver:
+    """A process that runs commands; files that they write by relative paths go with it.
+
+    Options are the JVM's.
+    """
     java_or_skip()
     javac_or_skip()
     return ClientDriver(
@@ -57,6 +60,7 @@ def mqadmin() -> ClientDriver:
             *JVM_OPTIONS,
             "-Duser.home={home}",
             "-Drocketmq.client.logRoot={home}",
+            *options,
             "-cp",
             compiled(INTEROP_SOURCES / "mqadmin", TOOLS),
             "RunAdmin",

@@ -30,7 +30,8 @@ class PyromqServer:
     """pyromq on free ports for as long as the `with` block runs.
 
     `pyromq standalone`, or only the NameServer (`namesrv_only`), or only a broker that registers
-    at the NameServer at `namesrv_address`. `broker_properties` are settings of the broker. After
+    at the NameServer at `namesrv_address`. `broker_properties` are settings of the broker,
+    `namesrv_properties` those of a NameServer alone. After
     start(): `namesrv_address`, and with a broker `broker_address` and `broker_name`, the first
     one's if standalone runs several `brokers`. A store given by the caller stays; another one is
     deleted with the server.
@@ -43,6 +44,7 @@ class PyromqServer:
         namesrv_only: bool = False,
         namesrv_address: str = "",
         broker_properties: Mapping[str, str] | None = None,
+        namesrv_properties: Mapping[str, str] | None = None,
         brokers: int = 1,
     ) -> None:
         self._scratch = Path(tempfile.mkdtemp(prefix="pyromq-interop-"))
@@ -65,9 +67,9 @@ class PyromqServer:
             self._command += ["--data", str(self.store), "-c", str(config)]
             self._command += ["--brokers", str(brokers)]
             config.touch()
-        properties = (
-            {**PATIENT_PROPERTIES, **(broker_properties or {})} if self._runs_broker else {}
-        )
+        properties = dict(namesrv_properties or {})
+        if self._runs_broker:
+            properties = {**PATIENT_PROPERTIES, **(broker_properties or {})}
         with config.open("a") as file:
             file.writelines(f"{key}={value}\n" for key, value in properties.items())
 

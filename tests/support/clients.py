@@ -10,6 +10,7 @@ from typing import Any
 from pyromq.client.options import Settings
 from pyromq.client.producer.options import ProducerSettings
 from pyromq.remoting.client import RemotingClient
+from pyromq.tls.client import Tls
 from tests.support.patience import DEADLINE
 
 
@@ -31,7 +32,14 @@ def patient_clients() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _default(function: Any, name: str, value: float) -> Iterator[None]:
+def encrypting_clients(tls: Tls | None) -> Iterator[None]:
+    """Let clients that were told nothing else use TLS."""
+    with _default(Settings.__init__, "tls", False if tls is None else tls):
+        yield
+
+
+@contextlib.contextmanager
+def _default(function: Any, name: str, value: Any) -> Iterator[None]:
     """Another default of a parameter."""
     positional, by_name = function.__defaults__ or (), function.__kwdefaults__ or {}
     if name in by_name:

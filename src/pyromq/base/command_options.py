@@ -1,8 +1,8 @@
 """Command-line options that `pyromq.cli` and the Spark jobs share.
 
     @click.command()
-    @add_options(namesrv_option, access_key_option, secret_key_option, tls_option)
-    def command(namesrv: str, access_key: str, secret_key: str, tls: bool) -> None: ...
+    @add_options(namesrv_option, access_key_option, secret_key_option)
+    def command(namesrv: str, access_key: str, secret_key: str) -> None: ...
 
 Secrets may come from the environment, because every user of the machine can read a command
 line. Callers apply the options while their command's module is imported, on the main thread.
@@ -70,12 +70,6 @@ security_token_option: Final[OptionDecorator] = click.option(
     show_envvar=True,
     default="",
     help="Send this security token along with temporary keys.",
-)
-
-tls_option: Final[OptionDecorator] = click.option(
-    "--tls",
-    is_flag=True,
-    help="Encrypt connections without verifying the server's certificate.",
 )
 
 #: For commands that work on the files of a store.

@@ -59,12 +59,6 @@ _SERVER: Table = {
     **_ignored(
         _NO_NETTY, serverPooledByteBufAllocatorEnable="true", useEpollNativeSelector="false"
     ),
-    **_refused(
-        "this server has no TLS, so connections would be plaintext; keep it on a trusted network "
-        "or put a TLS proxy in front of it",
-        file_only=False,
-        useTLS="false",
-    ),
 }
 
 BROKER: Table = {

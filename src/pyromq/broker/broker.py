@@ -52,6 +52,7 @@ from pyromq.store.config import BrokerRole, MessageStoreConfig
 from pyromq.store.message_store import MessageStore
 from pyromq.store.queues.consume_queue import ConsumeQueue
 from pyromq.store.queues.extension import BitMapOf
+from pyromq.tls.server import ServerTls
 
 #: The fast port, where consumers never wait for sends, is this far below the main port.
 _FAST_PORT_DISTANCE: Final = 2
@@ -113,7 +114,10 @@ class Broker:
         #: Set while the store runs.
         self.store: MessageStore | None = None
         self._assembly: Assembly | None = None
-        self._client = RemotingClient(connect_timeout=config.connect_timeout_millis / 1000)
+        self._tls = ServerTls(config)
+        self._client = RemotingClient(
+            connect_timeout=config.connect_timeout_millis / 1000, tls=self._tls.client
+        )
         self._registration: Registration | None = None
         self._role_switch: RoleSwitch | None = None
         #: Copies the log to replicas, or from a master; None before the start, and in a raft group.
@@ -149,7 +153,11 @@ class Broker:
         return None if self._assembly is None else self._assembly.transaction_check
 
     async def start(self) -> None:
-        """Serve. Raises OSError, StoreError or PersistenceError if that is not possible."""
+        """Serve.
+
+        Raises OSError, StoreError, PersistenceError or TlsError if that is not possible.
+        """
+        self._tls.load()
         record_address = await _resolve(self._config.broker_ip1)
         self._bind()
         store_host = encode_host(record_address, self._port)
@@ -203,6 +211,7 @@ class Broker:
         if assembly is not None:
             await assembly.parts.notices.stop()
         await self._client.close()
+        await self._tls.stop()
         await self.lanes.stop()
         store, self.store = self.store, None
         if store is not None:
@@ -273,6 +282,7 @@ class Broker:
                 ),
                 become_master=self.become_master,
                 log_end=lambda: store.max_physical_offset,
+                tls=self._tls.client,
             )
         )
 
@@ -282,6 +292,7 @@ class Broker:
         bound = _bind_ports(
             self._config,
             descriptors_needed(self._store_config.max_mapped_files),
+            self._tls,
             has_replicas=not self._store_config.enable_dleger_commit_log,
         )
         self._servers, self._ha_socket = bound.servers, bound.ha_socket
@@ -327,6 +338,7 @@ class Broker:
             tables,
             broker_name=self._config.broker_name,
             on_stop=self._replication_stopped,
+            tls=self._tls,
         )
         assert self._ha_socket is not None
         bound, self._ha_socket = self._ha_socket, None
@@ -407,6 +419,7 @@ class Broker:
         return assembly
 
     def _start_periodic_work(self, store: MessageStore, assembly: Assembly) -> None:
+        self._tls.start()
         start = self._periodic.start
         start(SAMPLE_SECONDS, assembly.parts.stats.sample)
         start(_EXPIRY_SECONDS, assembly.heartbeat.expire)
@@ -457,16 +470,18 @@ class _Ports(NamedTuple):
     ha_socket: socket.socket | None
 
 
-def _bind_ports(config: BrokerConfig, reserved: int, *, has_replicas: bool) -> _Ports:
+def _bind_ports(
+    config: BrokerConfig, reserved: int, tls: ServerTls, *, has_replicas: bool
+) -> _Ports:
     """Bind the main, the fast and the replication port.
 
     `reserved` file descriptors are left to the store.
     """
     limits = PeerLimits.of(config, reserved)
     for attempt in range(_MAX_PORT_ATTEMPTS):
-        main = _server(config, config.listen_port, limits)
+        main = _server(config, config.listen_port, limits, tls)
         main.bind()
-        fast = _server(config, main.port - _FAST_PORT_DISTANCE, limits)
+        fast = _server(config, main.port - _FAST_PORT_DISTANCE, limits, tls)
         try:
             fast.bind()
             ha_socket = None
@@ -486,13 +501,14 @@ def _bind_ports(config: BrokerConfig, reserved: int, *, has_replicas: bool) -> _
     raise AssertionError("the last attempt returns or raises")
 
 
-def _server(config: BrokerConfig, port: int, limits: PeerLimits) -> RemotingServer:
+def _server(config: BrokerConfig, port: int, limits: PeerLimits, tls: ServerTls) -> RemotingServer:
     return RemotingServer(
         host=config.bind_address,
         port=port,
         idle_seconds=config.server_channel_max_idle_time_seconds,
         limits=limits,
         is_port_chosen=config.listen_port != 0,
+        tls=tls,
     )
 
 

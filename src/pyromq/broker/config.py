@@ -36,6 +36,7 @@ from pyromq.protocol.names import MAX_TOPIC_LENGTH, REPLY_TOPIC_SUFFIX, topic_fa
 from pyromq.remoting.address import AddressError, parse_address, parse_addresses
 from pyromq.remoting.socket_options import SocketSettings, check_water_marks
 from pyromq.store.config import BrokerRole, MessageStoreConfig
+from pyromq.tls.settings import with_tls_file
 
 #: brokerId of a master; replicas have greater numbers.
 MASTER_ID = 0
@@ -75,6 +76,7 @@ def load_broker_properties(properties: Mapping[str, str]) -> BrokerProperties:
     Raise ConfigError for an invalid value and for a setting that must not be ignored. As in
     RocketMQ, the brokerId of a master is 0 and the replication port is listenPort + 1.
     """
+    properties = with_tls_file(properties)
     warnings = setting_warnings(properties, (BrokerConfig, MessageStoreConfig), UNSUPPORTED)
     broker, _ = BrokerConfig.load(properties)
     store, _ = MessageStoreConfig.load(properties)
@@ -577,6 +579,7 @@ class BrokerConfig(ReplicationSettings):
             )
         check_water_marks(self)
         self.check_credentials()
+        self.check_tls()
 
     @classmethod
     def load(cls, properties: Mapping[str, str]) -> tuple[Self, list[str]]:

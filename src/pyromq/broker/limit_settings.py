@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from pyromq.base.settings import setting
 from pyromq.remoting.limits import PeerSettings
+from pyromq.tls.settings import TlsSettings
 
 _PEERS = PeerSettings(received=256 << 20, unsent=512 << 20)
 
@@ -19,7 +20,7 @@ _NO_FILTER = "Another subscription gets no filter: its pulls fail with FILTER_DA
 
 
 @dataclass(frozen=True, slots=True)
-class LimitSettings:
+class LimitSettings(TlsSettings):
     """Limits on what clients can make the broker hold or do."""
 
     bulk_pull_max_bytes: int = setting(

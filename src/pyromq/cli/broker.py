@@ -26,6 +26,7 @@ from pyromq.cli.running import (
 )
 from pyromq.protocol import kernel
 from pyromq.store.results import StoreError
+from pyromq.tls.errors import TlsError
 
 #: Name to the command's module and attribute, and its line in `pyromq broker --help`.
 COMMANDS = {
@@ -107,7 +108,9 @@ async def start_broker(
         role_file=role_file,
         on_failure=lambda reason: servers.stop(click.ClickException(f"broker stopped: {reason}")),
     )
-    await servers.start("broker", server, other_port, failures=(PersistenceError, StoreError))
+    await servers.start(
+        "broker", server, other_port, failures=(PersistenceError, StoreError, TlsError)
+    )
     line = (
         f"The broker[{loaded.broker.broker_name}, {server.address}] boot success. "
         "serializeType=JSON"

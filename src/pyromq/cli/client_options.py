@@ -7,7 +7,6 @@ is parsed, on the main thread.
 from __future__ import annotations
 
 import functools
-import ssl
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,9 +19,9 @@ from pyromq.base.command_options import (
     namesrv_option,
     secret_key_option,
     security_token_option,
-    tls_option,
 )
-from pyromq.client import ClientOptions
+from pyromq.client import ClientOptions, Tls
+from pyromq.tls.command_options import tls_options
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +42,7 @@ def client_options(command: Command) -> Command:
         access_key: str,
         secret_key: str,
         security_token: str,
-        tls: bool,
-        tls_ca: str | None,
+        tls: bool | Tls,
         **others: Any,
     ) -> Any:
         options: ClientOptions = {
@@ -52,7 +50,7 @@ def client_options(command: Command) -> Command:
             "access_key": access_key,
             "secret_key": secret_key,
             "security_token": security_token,
-            "tls": tls if tls_ca is None else _context(tls_ca),
+            "tls": tls,
         }
         return command(cluster=Cluster(namesrv, options), **others)
 
@@ -62,22 +60,5 @@ def client_options(command: Command) -> Command:
         access_key_option,
         secret_key_option,
         security_token_option,
-        tls_option,
-        click.option(
-            "--tls-ca",
-            metavar="FILE",
-            help="Encrypt connections and require a certificate signed by this authority (PEM).",
-        ),
+        tls_options,
     )(with_options)
-
-
-def _context(authority: str) -> ssl.SSLContext:
-    try:
-        context = ssl.create_default_context(cafile=authority)
-    except (OSError, ssl.SSLError) as error:
-        # An SSLError is an OSError without strerror.
-        reason = error.strerror or str(error)
-        raise click.ClickException(f"cannot load --tls-ca {authority}: {reason}") from error
-    # NameServers hand out broker addresses, but certificates name hosts.
-    context.check_hostname = False
-    return context

@@ -20,6 +20,7 @@ from pyromq.nameserver.config import NamesrvConfig
 from pyromq.nameserver.kv_config import KVConfigFileError
 from pyromq.nameserver.server import NameServer
 from pyromq.protocol.message.message_id import format_address
+from pyromq.tls.errors import TlsError
 
 
 @click.command()
@@ -88,7 +89,7 @@ async def start_namesrv(
 ) -> NameServer:
     """Start a NameServer and announce it with its boot line."""
     server = NameServer(config)
-    await servers.start("NameServer", server, other_port, failures=(KVConfigFileError,))
+    await servers.start("NameServer", server, other_port, failures=(KVConfigFileError, TlsError))
     announce(
         "The Name Server boot success. serializeType=JSON, "
         f"listening on {format_address(config.bind_address, server.port)}"

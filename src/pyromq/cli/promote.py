@@ -20,6 +20,8 @@ from pyromq.protocol.wire.promotion import PromoteBrokerRequestHeader, Promotion
 from pyromq.remoting.address import AddressError, parse_address
 from pyromq.remoting.client import RemotingClient
 from pyromq.remoting.errors import RemotingError
+from pyromq.tls.client import Tls, client_tls
+from pyromq.tls.command_options import tls_options
 
 #: A promotion waits for NameServers, for the old master, and for open transactions to be read.
 _TIMEOUT_SECONDS: Final = 120.0
@@ -47,7 +49,8 @@ Next
 )
 @click.option("--force", is_flag=True, help="Promote the broker even if its master is alive.")
 @click.option("--json", "as_json", is_flag=True, help="Print the report as one JSON object.")
-def promote(address: str, role: str, force: bool, as_json: bool) -> None:
+@tls_options
+def promote(address: str, role: str, force: bool, as_json: bool, tls: bool | Tls) -> None:
     """Turn the replica at ADDRESS (host:port, as clients use it) into a master.
 
     The broker checks first that its old master is gone: it refuses while a master of its name
@@ -63,7 +66,7 @@ def promote(address: str, role: str, force: bool, as_json: bool) -> None:
         parse_address(address)
     except AddressError as error:
         raise click.BadParameter(str(error), param_hint="ADDRESS") from error
-    answer = asyncio.run(_promote(address, role.upper(), force=force))
+    answer = asyncio.run(_promote(address, role.upper(), tls, force=force))
     try:
         report = PromotionReport.decode(answer.body) if answer.body else None
     except BodyError as error:
@@ -78,10 +81,10 @@ def promote(address: str, role: str, force: bool, as_json: bool) -> None:
         sys.exit(1)
 
 
-async def _promote(address: str, role: str, *, force: bool) -> RemotingCommand:
+async def _promote(address: str, role: str, tls: bool | Tls, *, force: bool) -> RemotingCommand:
     header = PromoteBrokerRequestHeader(role, force)
     request = RemotingCommand(RequestCode.PROMOTE_BROKER, ext_fields=header.encode())
-    client = RemotingClient()
+    client = RemotingClient(tls=client_tls(tls))
     try:
         return await client.request(address, request, _TIMEOUT_SECONDS)
     except RemotingError as error:

@@ -16,6 +16,8 @@ from pyromq.protocol.wire.frame import RemotingCommand
 from pyromq.remoting.address import AddressError, parse_address
 from pyromq.remoting.client import RemotingClient
 from pyromq.remoting.errors import RemotingError
+from pyromq.tls.client import Tls, client_tls
+from pyromq.tls.command_options import tls_options
 
 _TIMEOUT_SECONDS: Final = 5.0
 
@@ -29,7 +31,8 @@ _TIMEOUT_SECONDS: Final = 5.0
     type=click.FloatRange(0.1),
     help="Print the figures again and again, at this interval.",
 )
-def replicas(address: str, as_json: bool, watch: float | None) -> None:
+@tls_options
+def replicas(address: str, as_json: bool, watch: float | None, tls: bool | Tls) -> None:
     """Show the replication of the broker at ADDRESS (host:port, as clients use it).
 
     A master shows each replica with its lag in bytes and milliseconds. A replica shows which
@@ -46,7 +49,7 @@ def replicas(address: str, as_json: bool, watch: float | None) -> None:
     except AddressError as error:
         raise click.BadParameter(str(error), param_hint="ADDRESS") from error
     while True:
-        figures = asyncio.run(_figures(address))
+        figures = asyncio.run(_figures(address, tls))
         if as_json:
             click.echo(orjson.dumps(figures).decode())
         else:
@@ -56,8 +59,8 @@ def replicas(address: str, as_json: bool, watch: float | None) -> None:
         time.sleep(watch)
 
 
-async def _figures(address: str) -> dict[str, Any]:
-    client = RemotingClient()
+async def _figures(address: str, tls: bool | Tls) -> dict[str, Any]:
+    client = RemotingClient(tls=client_tls(tls))
     try:
         answer = await client.request(
             address, RemotingCommand(RequestCode.GET_REPLICATION_STATUS), _TIMEOUT_SECONDS

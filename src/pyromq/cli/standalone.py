@@ -179,6 +179,7 @@ def standalone(
         bind_address=host,
         kv_config_path=str(root / "namesrv" / "kvConfig.json"),
         config_store_path=str(root / "namesrv" / "namesrv.properties"),
+        **checked.broker.tls_values(),
     )
     cluster = _Cluster(settings, members, options, namesrv_config, figures)
     own_logs = ("store.log", "namesrv.log", "broker.log")
@@ -315,11 +316,12 @@ class _Cluster:
             return
         await _until_registered(server, {each.broker_name for each in self._members.values()})
         if self._has_replicas:
-            await until_following(self._replica_addresses(server), _FOLLOWING_SECONDS)
+            replicas = self._replica_addresses(server)
+            await until_following(replicas, _FOLLOWING_SECONDS, server.tls.client)
         if self._is_raft:
             await self._until_led(server)
         if self._figures is not None or self._processes is not None:
-            figures = Figures(self._targets, self._figures)
+            figures = Figures(self._targets, self._figures, tls=server.tls.client)
             await servers.start("figures", figures, "", failures=())
         directories = [each.place.directory for each in self._members.values()]
         lines.append(_guide(address, directories))
@@ -350,7 +352,9 @@ class _Cluster:
     ) -> list[str]:
         """Start a process for each broker; return their boot lines."""
         options, overrides = self._options, self._settings.overrides
-        topics = TopicSpread(name_server, lambda: self._masters(name_server))
+        topics = TopicSpread(
+            name_server, lambda: self._masters(name_server), name_server.tls.client
+        )
         self._processes = processes = BrokerProcesses(
             {
                 name: Order(

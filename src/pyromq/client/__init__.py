@@ -72,6 +72,7 @@ from pyromq.remoting.errors import (
     RemotingError,
     RemotingTimeoutError,
 )
+from pyromq.tls.client import Tls
 
 __all__ = [
     "AllocateByConfig",
@@ -130,6 +131,7 @@ __all__ = [
     "SyncPullConsumer",
     "SyncPushConsumer",
     "SyncTransactionProducer",
+    "Tls",
     "TopicNotFoundError",
     "TransactionHook",
     "TransactionProducer",

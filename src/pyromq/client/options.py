@@ -32,6 +32,7 @@ from pyromq.client.hooks import AnyHook
 from pyromq.client.message import check_topic, local_address
 from pyromq.protocol.names import TRACE_TOPIC
 from pyromq.remoting.address import AddressError, parse_addresses
+from pyromq.tls.client import Tls
 
 _NAMESPACE = re.compile(r"[a-zA-Z0-9_-]*")
 
@@ -59,9 +60,9 @@ class ClientOptions(TypedDict, total=False):
     secret_key: str
     #: Accompanies each signed request, for temporary credentials.
     security_token: str
-    #: True encrypts connections without verifying the server's certificate. An SSLContext is
-    #: used as it is.
-    tls: bool | ssl.SSLContext
+    #: Encrypts connections. True verifies servers with the authorities of the system; `Tls` names
+    #: other authorities and a client certificate. An SSLContext is used as it is.
+    tls: bool | Tls | ssl.SSLContext
     #: True sends message traces to the topic RMQ_SYS_TRACE_TOPIC, a name sends them to that topic.
     trace: bool | str
     #: Objects called around every send and handler call, and at the end of transactions.
@@ -86,7 +87,7 @@ class Settings:
     access_key: str = ""
     secret_key: str = ""
     security_token: str = ""
-    tls: bool | ssl.SSLContext = False
+    tls: bool | Tls | ssl.SSLContext = False
     trace: bool | str = False
     hooks: Sequence[AnyHook] = ()
     request_timeout: float = 3.0
@@ -136,8 +137,8 @@ class Settings:
             "security_token",
         ):
             check_text(name, getattr(self, name))
-        if not isinstance(self.tls, bool | ssl.SSLContext):
-            raise refusal("tls", self.tls, "expected True, False or an ssl.SSLContext")
+        if not isinstance(self.tls, bool | Tls | ssl.SSLContext):
+            raise refusal("tls", self.tls, "expected True, False, Tls or an ssl.SSLContext")
         if isinstance(self.trace, str):
             if self.trace:
                 check_topic(self.trace)

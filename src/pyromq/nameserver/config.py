@@ -25,6 +25,7 @@ from pyromq.base.settings import (
 from pyromq.base.unsupported_settings import NAMESERVER
 from pyromq.remoting.limits import PeerSettings
 from pyromq.remoting.socket_options import SocketSettings, check_water_marks
+from pyromq.tls.settings import TlsSettings, with_tls_file
 
 #: RocketMQ's directory for the NameServer's files, in the home directory.
 _HOME_FOLDER = "namesrv"
@@ -42,7 +43,7 @@ def _default_path(name: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class NamesrvConfig:
+class NamesrvConfig(TlsSettings):
     """Settings of a NameServer."""
 
     listen_port: int = setting(
@@ -171,6 +172,7 @@ class NamesrvConfig:
 
     def __post_init__(self) -> None:
         check_water_marks(self)
+        self.check_tls()
 
     @classmethod
     def load(cls, properties: Mapping[str, str]) -> tuple[Self, list[str]]:
@@ -178,6 +180,7 @@ class NamesrvConfig:
 
         Raise ConfigError for an invalid value and for a setting that must not be ignored.
         """
+        properties = with_tls_file(properties)
         warnings = setting_warnings(properties, [cls], NAMESERVER)
         return load_settings(cls, properties, str(Path.home()))[0], warnings
 
@@ -200,9 +203,9 @@ class NamesrvConfig:
         return ineffective_warnings(properties, [cls], NAMESERVER)
 
     def to_properties(self) -> dict[str, str]:
-        """Return the table of a `.properties` file, without unset settings."""
+        """Return the table of a `.properties` file, without unset settings and secrets."""
         return {
             item.key: item.format(value)
             for item in settings_of(type(self))
-            if (value := getattr(self, item.attribute)) is not None
+            if (value := getattr(self, item.attribute)) is not None and not item.secret
         }

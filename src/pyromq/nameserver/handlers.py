@@ -522,7 +522,9 @@ def _save_settings(path: Path, settings: dict[str, str]) -> None:
     except PropertiesError as error:
         logger.warning("replacing %s, which cannot be read: %s", path, error)
         before = {}
-    write_file(path, format_properties({**before, **settings}).encode(), backup=True)
+    # Other keys may be secrets, which nobody else could read so far.
+    mode = None if content is None else path.stat().st_mode & 0o7777
+    write_file(path, format_properties({**before, **settings}).encode(), mode=mode, backup=True)
 
 
 def _no_route(topic: str) -> RequestError:

@@ -21,6 +21,7 @@ from pyromq.protocol.wire.headers import GetRouteInfoRequestHeader
 from pyromq.remoting.address import AddressError, parse_addresses
 from pyromq.remoting.client import RemotingClient
 from pyromq.remoting.errors import RemotingError
+from pyromq.tls.client import ClientTls
 
 logger = logging.getLogger(__name__)
 
@@ -37,8 +38,11 @@ def was_forwarded(request: RemotingCommand) -> bool:
 class ProductionRoutes:
     """A client of production's NameServers."""
 
-    def __init__(self, environment: Mapping[str, str] = os.environ) -> None:
+    def __init__(
+        self, environment: Mapping[str, str] = os.environ, *, tls: ClientTls | None = None
+    ) -> None:
         self._environment = environment
+        self._tls = tls
         self._client: RemotingClient | None = None
 
     async def route(self, topic: str) -> bytes | None:
@@ -50,7 +54,7 @@ class ProductionRoutes:
             logger.warning("production lookup failed: NAMESRV_ADDR: %s", error)
             return None
         if self._client is None:
-            self._client = RemotingClient()
+            self._client = RemotingClient(tls=self._tls)
         for address in addresses:
             fields = GetRouteInfoRequestHeader(topic, accept_standard_json_only=True).encode()
             request = RemotingCommand(

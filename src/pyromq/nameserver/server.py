@@ -22,6 +22,7 @@ from pyromq.remoting.connection import Connection
 from pyromq.remoting.limits import PeerLimits
 from pyromq.remoting.server import RemotingServer
 from pyromq.remoting.service import Service
+from pyromq.tls.server import ServerTls
 
 FIRST_SCAN = 5.0
 SCAN_INTERVAL = 10.0
@@ -48,7 +49,9 @@ class NameServer:
                 table=config.max_kv_config_size,
             ),
         )
-        self._production = ProductionRoutes()
+        #: TLS of its port; its own connections and those of `pyromq standalone` use `tls.client`.
+        self.tls = ServerTls(config)
+        self._production = ProductionRoutes(tls=self.tls.client)
         self._handlers = NameServerHandlers(
             config, self.routes, self._kv_config, clock, self._production
         )
@@ -57,6 +60,7 @@ class NameServer:
             port=config.listen_port,
             idle_seconds=config.server_channel_max_idle_time_seconds,
             limits=PeerLimits.of(config),
+            tls=self.tls,
         )
         self._periodic = PeriodicTasks()
 
@@ -68,18 +72,21 @@ class NameServer:
     async def start(self) -> None:
         """Read the KV configuration and listen.
 
-        Raises `KVConfigFileError`, or `OSError` if the port is not available.
+        Raises `KVConfigFileError`, `TlsError`, or `OSError` if the port is not available.
         """
+        self.tls.load()
         self._kv_config.load()
         await self._server.start(
             Service(self._handlers.table(), on_disconnect=self.routes.remove_connection)
         )
+        self.tls.start()
         self._periodic.start(SCAN_INTERVAL, self.remove_dead_brokers, first=FIRST_SCAN)
 
     async def stop(self) -> None:
         """Stop listening and close all connections. Idempotent."""
         await self._periodic.stop()
         await self._server.stop()
+        await self.tls.stop()
         await self._kv_config.close()
         await self._production.close()
 

@@ -42,6 +42,8 @@ from pyromq.remoting.errors import (
     RemotingConnectError,
     RemotingTimeoutError,
 )
+from pyromq.tls.client import ClientTls
+from pyromq.tls.errors import describe, describe_connect
 
 _MAX_OPAQUE: Final = 0x7FFFFFFF
 #: Holds the bulk responses of one more round trip.
@@ -63,7 +65,7 @@ class BlockingConnection:
         address: str,
         *,
         timeout: float = 10.0,
-        tls: ssl.SSLContext | None = None,
+        tls: ClientTls | None = None,
         sign: Callable[[RemotingCommand], None] | None = None,
     ) -> None:
         """Connect. Raises RemotingConnectError.
@@ -75,6 +77,7 @@ class BlockingConnection:
         self._timeout = timeout
         self._sign = sign
         self._opaque = 0
+        self._has_heard = False
         host, port = parse_address(address)
         try:
             self._socket = socket.create_connection((host, port), timeout)
@@ -84,10 +87,11 @@ class BlockingConnection:
             self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _RECEIVE_BUFFER)
             if tls is not None:
-                self._socket = tls.wrap_socket(self._socket, server_hostname=host)
+                self._socket = tls.wrap(self._socket, host)
         except OSError as error:
             self._socket.close()
-            raise RemotingConnectError(address, f"cannot connect to {address}: {error}") from None
+            reason = describe_connect(error) if tls is not None else error
+            raise RemotingConnectError(address, f"cannot connect to {address}: {reason}") from None
 
     def __enter__(self) -> Self:
         return self
@@ -119,7 +123,7 @@ class BlockingConnection:
         except TimeoutError:
             raise self._timed_out(f"does not read request {command.code}") from None
         except OSError as error:
-            raise self._lost(str(error)) from None
+            raise self._lost(describe(error)) from None
         return command.opaque
 
     def receive(self) -> Reply:
@@ -152,13 +156,20 @@ class BlockingConnection:
             while position < size:
                 count = self._socket.recv_into(view[position:])
                 if not count:
-                    raise self._lost("closed the connection")
+                    raise self._lost(self._closed_by_peer())
                 position += count
+                self._has_heard = True
         except TimeoutError:
             raise self._timed_out(f"was silent for {self._timeout:g} s") from None
         except OSError as error:
-            raise self._lost(str(error)) from None
+            raise self._lost(describe(error)) from None
         return view
+
+    def _closed_by_peer(self) -> str:
+        """Return how the peer closed; one that enforces TLS answers nothing to a plain client."""
+        if self._has_heard or isinstance(self._socket, ssl.SSLSocket):
+            return "closed the connection"
+        return "closed the connection without an answer; it may want TLS"
 
     def _timed_out(self, what: str) -> RemotingTimeoutError:
         self.close()

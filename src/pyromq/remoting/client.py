@@ -27,7 +27,6 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-import ssl
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, NamedTuple, cast
 
@@ -53,6 +52,8 @@ from pyromq.remoting.errors import (
     RemotingTimeoutError,
 )
 from pyromq.remoting.in_flight import Requests
+from pyromq.tls.client import ClientTls
+from pyromq.tls.errors import describe, describe_connect
 
 __all__ = [
     "ClientHandler",
@@ -110,7 +111,7 @@ class RemotingClient:
         *,
         connect_timeout: float = 3.0,
         max_frame: int = MAX_FRAME,
-        tls: ssl.SSLContext | None = None,
+        tls: ClientTls | None = None,
         before_request: BeforeRequest | None = None,
         on_connect: Callable[[str], None] | None = None,
     ) -> None:
@@ -224,14 +225,15 @@ class RemotingClient:
                     ),
                     host,
                     port,
-                    ssl=self._tls,
+                    **({} if self._tls is None else self._tls.arguments(host)),
                 )
         except TimeoutError:
             raise RemotingConnectError(
                 address, f"cannot connect to {address} within {self._connect_timeout:g} s"
             ) from None
         except (OSError, UnicodeError) as error:  # a failed TLS handshake is an OSError
-            raise RemotingConnectError(address, f"cannot connect to {address}: {error}") from error
+            reason = error if self._tls is None else describe_connect(error)
+            raise RemotingConnectError(address, f"cannot connect to {address}: {reason}") from error
         if not connection.is_lost:  # the peer may close in the same loop iteration
             self._connections[address] = connection
             if self._on_connect is not None:
@@ -282,7 +284,7 @@ class ServerConnection(asyncio.Protocol):
         #: `loop.time()` when the first frame of this loop iteration was queued.
         self.queued_at = self._loop.time()
         #: `loop.time()` when bytes last arrived, and since when requests have had no response.
-        self.heard_at = self.queued_at
+        self.heard_at = self._opened_at = self.queued_at
         self._silent_since = self.heard_at
 
     @property
@@ -399,7 +401,7 @@ class ServerConnection(asyncio.Protocol):
         """Fail every request in flight."""
         if self._close_reason is None:
             self._close_reason = f"connection to {self.address} was lost" + (
-                f": {error}" if error else " (closed by the peer)"
+                f": {describe(error)}" if error else self._closed_by_peer()
             )
         self.takes_frames = False
         self._on_lost(self)
@@ -411,6 +413,14 @@ class ServerConnection(asyncio.Protocol):
         self._lost.set_result(None)
 
     # Helpers, in call order
+
+    def _closed_by_peer(self) -> str:
+        """Return how the peer closed; one that enforces TLS answers nothing to a plain client."""
+        is_plain = self._transport.get_extra_info("ssl_object") is None
+        is_silent = is_plain and self.heard_at == self._opened_at
+        return " (closed by the peer" + (
+            " without an answer; it may want TLS)" if is_silent else ")"
+        )
 
     def _begin(
         self, requests: Requests, opaque: int, frame: bytes, code: int, timeout: float | None
@@ -529,7 +539,8 @@ class ServerConnection(asyncio.Protocol):
         self._flush()
         self._on_lost(self)
         self._fail_pending()
-        self._transport.close()
+        if not self._transport.is_closing():  # asyncio's TLS cannot be aborted after two of these
+            self._transport.close()
 
     def _fail_pending(self) -> None:
         assert self._close_reason is not None

@@ -274,13 +274,7 @@ class Connection(asyncio.Protocol):
         self.remote_address = format_address(peer[0], peer[1])
         refusal = self._host.limits.admit(peer[0])
         if refusal is not None:
-            logger.warning(
-                "connection from %s refused: %s (%s)",
-                peer[0],
-                refusal.reason,
-                refusal.setting,
-                extra={**RARELY, "kind": refusal.setting},
-            )
+            refusal.log(peer[0])
             self.abort()
             return
         self._enter(_OPEN)
@@ -288,6 +282,10 @@ class Connection(asyncio.Protocol):
         self._host.limits.sockets.set_water_marks(self._transport)
         self.born_host = encode_host(peer[0], peer[1])
         self._host.connections.add(self)
+
+    def connection_secured(self, transport: asyncio.Transport) -> None:
+        """Read and write through the TLS layer from now on."""
+        self._transport = transport
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's signature
         """Release everything that the server holds for the client."""

@@ -138,6 +138,16 @@ class Refusal(NamedTuple):
     setting: str
     reason: str
 
+    def log(self, address: str) -> None:
+        """Write a line about a refused connection from `address`."""
+        logger.warning(
+            "connection from %s refused: %s (%s)",
+            address,
+            self.reason,
+            self.setting,
+            extra={**RARELY, "kind": self.setting},
+        )
+
 
 class PeerConfig(SocketConfig, Protocol):
     """The part of a server's configuration that `PeerSettings` declares."""

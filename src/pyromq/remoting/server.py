@@ -4,6 +4,8 @@
     server.bind()                # the port is ours, nothing is served yet
     await server.start(service)  # `remoting.service`: what to do with requests
 
+With `tls`, the first byte of a connection tells whether it is encrypted (`tls.first_byte`).
+
 The server closes a connection that was silent for `idle_seconds`, and one whose frame takes too
 long to arrive, with one log line each. Requests are handled in `remoting.connection`.
 
@@ -16,6 +18,7 @@ import asyncio
 import logging
 import socket
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 from pyromq.protocol.message.message_id import format_address
@@ -24,6 +27,7 @@ from pyromq.remoting.connection import Connection
 from pyromq.remoting.lateness import Lateness
 from pyromq.remoting.limits import PeerLimits, report_accept_faults
 from pyromq.remoting.service import Service
+from pyromq.tls.server import ServerTls
 
 logger = logging.getLogger(__name__)
 
@@ -77,8 +81,13 @@ class RemotingServer:
         max_frame: int = MAX_FRAME,
         limits: PeerLimits | None = None,
         is_port_chosen: bool = True,
+        tls: ServerTls | None = None,
     ) -> None:
-        """`limits` are shared by all ports of a process; `is_port_chosen`: see `bound_socket`."""
+        """`limits` are shared by all ports of a process; `is_port_chosen`: see `bound_socket`.
+
+        `tls` must be loaded before the start; without it, connections are plain.
+        """
+        self._tls = tls
         self.max_frame = max_frame
         self.limits = limits or PeerLimits()
         self.lateness = Lateness()
@@ -125,9 +134,12 @@ class RemotingServer:
         self.stopping = False
         self.serve(service)
         loop = asyncio.get_running_loop()
+        new_connection = partial(Connection, self, loop)
         # asyncio's loop accepts, and logs failures, as many times in a row as its backlog says.
         self._server = await loop.create_server(
-            lambda: Connection(self, loop), sock=self._socket, backlog=1
+            new_connection if self._tls is None else self._tls.protect(new_connection),
+            sock=self._socket,
+            backlog=1,
         )
         self._socket.listen(self.limits.sockets.backlog)
         report_accept_faults(loop)

@@ -208,6 +208,10 @@ class Feeder(asyncio.Protocol):
             return
         self._check_silence()
 
+    def connection_secured(self, transport: asyncio.Transport) -> None:
+        """Read and write through the TLS layer from now on."""
+        self._transport = transport
+
     def connection_lost(self, exc: Exception | None) -> None:
         """Release what the master holds for the replica."""
         if self.state is FeederState.FEEDING:

@@ -17,7 +17,8 @@ import asyncio
 import ipaddress
 import logging
 import socket
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Final
 
 from pyromq.base.sizes import MIB
@@ -39,14 +40,22 @@ _DRAIN_SECONDS: Final = 3.0
 _DRAIN_POLL_SECONDS: Final = 0.01
 _MAX_DRAINED: Final = 64 * MIB
 
+Protect = Callable[[Callable[[], Feeder]], Callable[[], asyncio.BaseProtocol]]
+
 
 class ReplicationMaster:
     """Serves the replicas of one broker."""
 
     def __init__(
-        self, config: MessageStoreConfig, store: StoreReplication, broker_name: str
+        self,
+        config: MessageStoreConfig,
+        store: StoreReplication,
+        broker_name: str,
+        protect: Protect | None = None,
     ) -> None:
+        """`protect` puts TLS in front of the feeders; without it, connections are plain."""
         self.config = config
+        self._protect = protect
         self.source = store.source
         self.broker_name = broker_name
         self._store = store
@@ -63,8 +72,11 @@ class ReplicationMaster:
     async def listen(self, bound: socket.socket) -> None:
         """Listen on a bound socket; peers are refused until `serve`."""
         loop = asyncio.get_running_loop()
+        feeder = partial(Feeder, self, loop)
         self._server = await loop.create_server(
-            lambda: Feeder(self, loop), sock=bound, backlog=_BACKLOG
+            feeder if self._protect is None else self._protect(feeder),
+            sock=bound,
+            backlog=_BACKLOG,
         )
 
     def serve(self, role: BrokerRole) -> None:

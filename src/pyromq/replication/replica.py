@@ -26,6 +26,8 @@ from pyromq.store.acknowledgement import AckOutcome
 from pyromq.store.config import MessageStoreConfig
 from pyromq.store.replication import StoreReplication
 from pyromq.store.results import PutError, StoreError
+from pyromq.tls.client import ClientTls
+from pyromq.tls.errors import describe
 
 logger = logging.getLogger(__name__)
 
@@ -68,6 +70,7 @@ class Replica:
         broker_id: Callable[[], int],
         examine_java: Callable[[str], Awaitable[None]],
         on_stop: Callable[[str], None],
+        tls: ClientTls | None = None,
     ) -> None:
         """`address` returns host:port of the master's replication port, or None if unknown.
 
@@ -79,6 +82,7 @@ class Replica:
         self._broker_id = broker_id
         self._examine_java = examine_java
         self._on_stop = on_stop
+        self._tls = tls
         self._task: asyncio.Task[None] | None = None
         self._link: ReplicaLink | None = None
         self._stopped = ""
@@ -136,7 +140,7 @@ class Replica:
                 self._on_stop(str(error))
                 return
             except (OSError, LinkError, MasterRefusedError, PutError, StoreError) as error:
-                reason = str(error) or type(error).__name__
+                reason = describe(error)
             except Exception as error:
                 # A bug. Without another attempt the replica would lag for ever, and silently.
                 logger.exception("replication from %s failed", address)
@@ -178,7 +182,10 @@ class Replica:
                 raise LinkError("the log cannot be flushed")
         async with asyncio.timeout(_CONNECT_SECONDS):
             _, link = await loop.create_connection(
-                lambda: ReplicaLink(self._config, self._store, loop), host, port
+                lambda: ReplicaLink(self._config, self._store, loop),
+                host,
+                port,
+                **({} if self._tls is None else self._tls.arguments(host)),
             )
         self._link = link
         hello = await link.enquire(_HELLO_SECONDS)

@@ -17,12 +17,16 @@ from typing import Final, TypeVar
 
 from pyromq.base.sizes import GIB, KIB, MIB
 from pyromq.remoting.address import AddressError, parse_addresses
+from pyromq.spark.origins.settings import TLS_FIELDS
+from pyromq.tls.client import Tls
 
 _Value = TypeVar("_Value")
 
 _MILLISECONDS: Final = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _BYTES: Final = {"b": 1, "k": KIB, "m": MIB, "g": GIB, "t": 1024 * GIB}
 _MAX_LONG: Final = 2**63 - 1
+#: All options that `GivenOptions.tls` reads.
+TLS_OPTIONS: Final = ("tls", *TLS_FIELDS, "tlsVerify")
 
 
 class OptionError(ValueError):
@@ -129,6 +133,20 @@ class GivenOptions:
         if (access_key is None) != (secret_key is None):
             raise OptionError("options accessKey and secretKey must be given together")
         return access_key or "", secret_key or ""
+
+    def tls(self) -> bool | Tls:
+        """Return how connections are encrypted: `tls`, and the options that begin with it."""
+        files = (self.text("tlsCa"), self.text("tlsCert"), self.text("tlsKey"))
+        fields = (*files, self.text("tlsKeyPassword"), self.text("tlsServerName"))
+        verify = self.flag("tlsVerify", True)
+        if verify and not any(fields):
+            return self.flag("tls", False)
+        if not self.flag("tls", False):
+            raise OptionError("options tlsCa, tlsCert and the like have no effect without tls=true")
+        try:
+            return Tls(*fields, verify=verify)
+        except ValueError as error:
+            raise OptionError(f"options of tls: {error}") from error
 
     def exclude(self, *names: str) -> None:
         """Reject more than one of these options."""

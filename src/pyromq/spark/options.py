@@ -23,7 +23,7 @@ from pyromq.protocol.filter.sql import compile_sql
 from pyromq.protocol.filter.sql_tokens import SqlError
 from pyromq.protocol.filter.tags import SubscriptionError, parse_tags
 from pyromq.spark.columns import MAP, RAW
-from pyromq.spark.option_values import GivenOptions
+from pyromq.spark.option_values import TLS_OPTIONS, GivenOptions
 from pyromq.spark.option_values import OptionError as OptionError
 from pyromq.spark.origins.opening import BrokerSource, Source, StoreSource
 from pyromq.spark.origins.origin import Queue
@@ -136,7 +136,7 @@ KNOWN: Final = {
     "group": _Known(Mode.STREAM, brokers_only=True),
     "accessKey": _Known(Mode.ANY, brokers_only=True),
     "secretKey": _Known(Mode.ANY, brokers_only=True),
-    "tls": _Known(Mode.ANY, brokers_only=True),
+    **dict.fromkeys(TLS_OPTIONS, _Known(Mode.ANY, brokers_only=True)),
     "requestTimeout": _Known(Mode.ANY, brokers_only=True),
     "reconnectTimeout": _Known(Mode.ANY, brokers_only=True),
     "fetchOffset.numRetries": _Known(Mode.ANY),
@@ -290,7 +290,7 @@ def _source(given: GivenOptions) -> Source:
     settings = ConnectionSettings(
         servers,
         *given.credentials(),
-        given.flag("tls", False),
+        given.tls(),
         _seconds(given, "requestTimeout", REQUEST_SECONDS),
         _seconds(given, "reconnectTimeout", RECONNECT_SECONDS),
     )

@@ -14,7 +14,6 @@ from pyromq.base.command_options import (
     secret_key_option,
     security_token_option,
     store_config_option,
-    tls_option,
 )
 
 
@@ -27,7 +26,6 @@ def parse(*arguments: str, environment: dict[str, str] | None = None) -> dict[st
         access_key_option,
         secret_key_option,
         security_token_option,
-        tls_option,
         store_config_option,
     )
     def command(**values: object) -> None:
@@ -44,7 +42,6 @@ def test_defaults() -> None:
         "access_key": "",
         "secret_key": "",
         "security_token": "",
-        "tls": False,
         "config_file": None,
     }
 
@@ -74,8 +71,8 @@ def test_a_store_configuration_is_a_path() -> None:
 
 def test_help_lists_options_in_the_given_order() -> None:
     @click.command()
-    @add_options(tls_option, namesrv_option)
+    @add_options(secret_key_option, namesrv_option)
     def command(**_: object) -> None: ...
 
     listed = CliRunner().invoke(command, ["--help"]).output
-    assert listed.index("--tls") < listed.index("--namesrv")
+    assert listed.index("--secret-key") < listed.index("--namesrv")

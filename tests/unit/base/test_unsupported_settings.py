@@ -11,7 +11,6 @@ REFUSED = {
     "enableLmq": "true",
     "enableMultiDispatch": "true",
     "messageStorePlugIn": "a.b.Plugin",
-    "useTLS": "true",
 }
 
 
@@ -24,7 +23,7 @@ def test_settings_that_are_dangerous_to_ignore_are_refused(key: str, value: str)
 def test_nothing_else_is_refused() -> None:
     refused = {item.key for item in (*BROKER.values(), *STORE.values()) if item.refused}
     assert refused == REFUSED.keys()
-    assert [item.key for item in NAMESERVER.values() if item.refused] == ["useTLS"]
+    assert [item.key for item in NAMESERVER.values() if item.refused] == []
 
 
 def test_defaults_are_accepted() -> None:

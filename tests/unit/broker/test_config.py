@@ -80,16 +80,17 @@ def test_defaults_are_those_of_rocketmq(monkeypatch: pytest.MonkeyPatch) -> None
     java = {pair.split("=")[0] for pair in JAVA_DEFAULTS.split()}
     lines = [line for line in format_settings(config).split() if line.split("=")[0] in java]
     assert lines == JAVA_DEFAULTS.split()
-    # Every setting that RocketMQ does not have is a limit, or about replication.
+    # Every setting that RocketMQ does not have is a limit, or about replication or TLS.
     ours = [item for item in settings_of(BrokerConfig) if item.key not in java]
-    assert all(item.limit or item.key.startswith("replication") for item in ours)
+    prefixes = ("replication", "tls.", "useTLS")
+    assert all(item.limit or item.key.startswith(prefixes) for item in ours)
     important = format_settings(config, only_important=True)
     assert [line.split("=")[0] for line in important.split()] == JAVA_IMPORTANT.split()
 
 
 def test_attributes_follow_from_keys_and_each_has_a_doc() -> None:
     for item in settings_of(BrokerConfig):
-        plain = item.key.replace("IP", "Ip")
+        plain = item.key.replace("IP", "Ip").replace("TLS", "Tls").replace(".", "_")
         assert item.attribute == re.sub(r"[A-Z]", lambda m: "_" + m[0].lower(), plain)
         assert item.doc.endswith(".")
         assert item.key not in UNSUPPORTED
@@ -230,7 +231,8 @@ def test_an_address_server_does_not_replace_namesrv_addr(
         ("brokerName", ""),
         ("brokerPermission", "rw"),
         ("aclEnable", "true"),
-        ("useTLS", "TRUE"),
+        ("useTLS", "yes"),
+        ("tls.server.mode", "on"),
         ("messageStorePlugIn", "a.b.Plugin"),
         ("enableLmq", "true"),
         ("autoCreateTopicEnable", "1"),

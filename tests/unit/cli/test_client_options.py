@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import ssl
 from pathlib import Path
 
 import click
@@ -12,6 +11,7 @@ from pyromq.cli.consume import consume
 from pyromq.cli.send import send
 from pyromq.protocol.wire.acl import ACCESS_KEY, SIGNATURE
 from pyromq.protocol.wire.codes import RequestCode
+from tests.support.certificates import Certificates
 from tests.unit.client.fake_cluster import cluster_in_a_thread
 
 
@@ -48,15 +48,11 @@ def test_options_come_from_the_command_line_and_the_environment() -> None:
     }
 
 
-def test_a_certificate_of_the_authority_is_accepted_for_any_host_name() -> None:
-    authority = ssl.get_default_verify_paths().cafile
-    if authority is None:
-        pytest.skip("this machine has no CA bundle")
-    _, cluster = invoke("--tls-ca", authority)
-    context = cluster.options["tls"]
-    assert isinstance(context, ssl.SSLContext)
-    assert context.verify_mode is ssl.CERT_REQUIRED
-    assert not context.check_hostname
+def test_files_for_tls_are_passed_on(tmp_path: Path) -> None:
+    certs = Certificates(tmp_path)
+    files = ("--tls-cert", certs["client.pem"], "--tls-key", certs["client.key"])
+    _, cluster = invoke("--tls-ca", certs["ca.pem"], *files)
+    assert cluster.options["tls"] == certs.tls()
 
 
 @pytest.mark.parametrize("content", [None, b"no certificate"])
@@ -67,7 +63,7 @@ def test_an_unreadable_authority_is_one_error_line(tmp_path: Path, content: byte
     result, _ = invoke("--tls-ca", str(file))
     assert result.exit_code == 1
     (line,) = result.output.splitlines()
-    assert line.startswith(f"Error: cannot load --tls-ca {file}: ")
+    assert line.startswith(f"Error: tls.ca={file}: ")
 
 
 def test_send_and_consume_sign_and_stay_in_their_namespace() -> None:

@@ -92,7 +92,7 @@ CONSTRUCTORS: list[tuple[Callable[[], object], str]] = [
     ),
     (
         lambda: producer_of(NOBODY, tls="yes"),
-        "tls='yes': expected True, False or an ssl.SSLContext, got str",
+        "tls='yes': expected True, False, Tls or an ssl.SSLContext, got str",
     ),
     (lambda: producer_of(NOBODY, trace=5), "trace=5: expected True, False or a topic, got int"),
     (

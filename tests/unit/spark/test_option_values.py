@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from pyromq.spark.option_values import GivenOptions, OptionError, unknown_name
+from pyromq.spark.option_values import TLS_OPTIONS, GivenOptions, OptionError, unknown_name
+from pyromq.tls.client import Tls
 
 KNOWN = ("nameserver", "accessKey", "secretKey", "count", "delay", "size", "tls", "topics")
 
@@ -97,3 +98,29 @@ def test_unknown_names() -> None:
     with pytest.raises(OptionError, match="unknown option 'counts': did you mean count"):
         given(counts="1")
     assert unknown_name("column", "zzz", ("a", "b")) == "unknown column 'zzz': choose from a, b"
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({}, False),
+        ({"tls": "true"}, True),
+        ({"tls": "true", "tlsCa": "ca.pem"}, Tls(ca="ca.pem")),
+        ({"tls": "true", "tlsVerify": "false"}, Tls(verify=False)),
+    ],
+)
+def test_tls(options: dict[str, str], expected: bool | Tls) -> None:
+    assert GivenOptions(options, TLS_OPTIONS).tls() == expected
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({"tlsCa": "ca.pem"}, "have no effect without tls=true"),
+        ({"tls": "true", "tlsCert": "c"}, "options of tls: .* must be given together"),
+        ({"tls": "true", "tlsVerify": "no"}, "option tlsVerify='no': expected true or false"),
+    ],
+)
+def test_mistakes_with_tls(options: dict[str, str], problem: str) -> None:
+    with pytest.raises(OptionError, match=problem):
+        GivenOptions(options, TLS_OPTIONS).tls()

@@ -62,10 +62,9 @@ from pyromq.protocol.wire.bodies import DataVersion
 from pyromq.store.config import BrokerRole, MessageStoreConfig
 
 #: Keys without effect that RocketMQ's tools read: `mqadmin exportConfigs` fails without the first
-#: two, `exportMetrics` takes the last one for the number of processors.
+#: one, `exportMetrics` takes the other one for the number of processors.
 _FOR_TOOLS: Final = {
     "filterServerNums": "0",
-    "useTLS": "false",
     "clientCallbackExecutorThreads": str(os.cpu_count() or 1),
 }
 #: Settings that may be changed over the wire and count from the next start: with any legal value

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import ssl
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from typing import Final
@@ -34,11 +35,14 @@ from pyromq.remoting.address import AddressError, parse_address
 from pyromq.remoting.client import RemotingClient
 from pyromq.remoting.errors import RemotingError
 from pyromq.store.config import BrokerRole
+from pyromq.tls.client import ClientTls
 
 logger = logging.getLogger(__name__)
 
 #: How long an old master may take to answer.
 MASTER_TIMEOUT_SECONDS: Final = 3.0
+#: Errors of a TLS handshake with a server that is alive.
+_REFUSALS: Final = (ssl.SSLError, ConnectionResetError, ConnectionAbortedError)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +60,8 @@ class PromotedBroker:
     is_following: Callable[[], bool]
     become_master: Callable[[BrokerRole], Awaitable[None]]
     log_end: Callable[[], int]
+    #: Encrypts the connections to masters.
+    tls: ClientTls | None = None
 
 
 class Promotion:
@@ -101,7 +107,7 @@ class Promotion:
         addresses = self._candidates()
         if not addresses:
             return [PromotionCheck("master", True, "no NameServer knows a master of this name")]
-        client = RemotingClient(connect_timeout=self._master_timeout)
+        client = RemotingClient(connect_timeout=self._master_timeout, tls=self._broker.tls)
         try:
             return list(await asyncio.gather(*(self._ask(client, each) for each in addresses)))
         finally:
@@ -123,6 +129,8 @@ class Promotion:
         try:
             answer = await client.request(address, request, self._master_timeout)
         except RemotingError as error:
+            if self._broker.tls is not None and isinstance(error.__cause__, _REFUSALS):
+                return PromotionCheck("master", False, f"{address} is alive, but refused: {error}")
             return PromotionCheck("master", True, f"{address} does not answer: {error}")
         try:
             settings = parse_properties(answer.body)

@@ -30,6 +30,7 @@ from pyromq.replication.master import ReplicationMaster
 from pyromq.replication.replica import FollowerStatus, Replica
 from pyromq.store.config import MessageStoreConfig
 from pyromq.store.message_store import MessageStore
+from pyromq.tls.server import ServerTls
 
 logger = logging.getLogger(__name__)
 
@@ -52,6 +53,7 @@ class BrokerReplication:
         *,
         broker_name: str,
         on_stop: Callable[[str], None],
+        tls: ServerTls,
     ) -> None:
         """`on_stop` gets the reason if a replica can never follow its master."""
         self._store = store
@@ -59,7 +61,9 @@ class BrokerReplication:
         self._registration = registration
         self._tables = tables
         config = store.config
-        self._master = ReplicationMaster(config, store.replication, broker_name)
+        self._master = ReplicationMaster(
+            config, store.replication, broker_name, tls.protect_replication
+        )
         java = JavaMaster(
             config, store.replication, client, partial(remoting_master, config, registration)
         )
@@ -70,6 +74,7 @@ class BrokerReplication:
             broker_id=lambda: role.broker_id,
             examine_java=java.examine,
             on_stop=on_stop,
+            tls=tls.replication_client,
         )
         self._periodic = PeriodicTasks()
         role.listeners.append(self._role_changed)

@@ -27,6 +27,7 @@ from pyromq.protocol.wire.frame import RemotingCommand
 from pyromq.protocol.wire.headers import CreateTopicRequestHeader
 from pyromq.remoting.client import RemotingClient
 from pyromq.remoting.errors import RemotingError
+from pyromq.tls.client import ClientTls
 
 logger = logging.getLogger(__name__)
 
@@ -38,10 +39,15 @@ _REQUEST_SECONDS: Final = 10.0
 class TopicSpread:
     """Creates topics on the brokers that `addresses` returns, by name."""
 
-    def __init__(self, name_server: NameServer, addresses: Callable[[], Mapping[str, str]]) -> None:
+    def __init__(
+        self,
+        name_server: NameServer,
+        addresses: Callable[[], Mapping[str, str]],
+        tls: ClientTls | None = None,
+    ) -> None:
         self._name_server = name_server
         self._addresses = addresses
-        self._client = RemotingClient()
+        self._client = RemotingClient(tls=tls)
         self._waiting: asyncio.Queue[tuple[str, Created]] = asyncio.Queue(_MAX_WAITING)
         self._work: asyncio.Task[None] | None = None
 

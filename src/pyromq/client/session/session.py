@@ -26,7 +26,7 @@ from types import TracebackType
 from typing import Final, Self
 
 from pyromq.base.periodic import PeriodicTasks
-from pyromq.client.errors import BrokerError, ClientError, ClientStateError
+from pyromq.client.errors import BrokerError, ClientError, ClientStateError, OptionError
 from pyromq.client.options import Settings
 from pyromq.client.session.away import AwayBrokers
 from pyromq.client.session.routes import Routes, TopicRoute
@@ -37,7 +37,8 @@ from pyromq.protocol.wire.codes import RequestCode, ResponseCode
 from pyromq.protocol.wire.frame import RemotingCommand
 from pyromq.protocol.wire.headers import UnregisterClientRequestHeader
 from pyromq.remoting.client import ClientHandler, RemotingClient, RemotingError
-from pyromq.remoting.tls import client_context
+from pyromq.tls.client import client_tls
+from pyromq.tls.errors import TlsError
 
 logger = logging.getLogger(__name__)
 
@@ -111,9 +112,13 @@ class Session:
         self.settings = settings
         self.client_id = settings.client_id()
         self.request_timeout = settings.request_timeout
+        try:
+            tls = client_tls(settings.tls)
+        except TlsError as error:
+            raise OptionError(str(error)) from error
         self.remoting = RemotingClient(
             handlers,
-            tls=client_context(settings.tls),
+            tls=tls,
             before_request=self._sign if settings.access_key else None,
             on_connect=self._greet_again,
         )

@@ -42,6 +42,8 @@ assert PREFIX.size == PREFIX_SIZE
 #: Bytes of the total field itself, which total does not count.
 TOTAL_SIZE: Final = 4
 HEADER_LENGTH_MASK: Final = 0xFFFFFF
+#: The first two bytes of a TLS handshake, which no frame within the limit begins with.
+_TLS_HANDSHAKE: Final = 0x1603
 
 #: Chunks of an unfinished frame that are kept apart before they are merged.
 _MAX_UNMERGED_CHUNKS: Final = 256
@@ -341,7 +343,8 @@ class ChunkGatherer:
 
 def _bad_lengths(total: int, word: int, max_frame: int) -> FrameError:
     if total + TOTAL_SIZE > max_frame:
-        return FrameError(f"frame of {total + TOTAL_SIZE} bytes, limit {max_frame}")
+        hint = "; is it a TLS handshake?" if total >> 16 == _TLS_HANDSHAKE else ""
+        return FrameError(f"frame of {total + TOTAL_SIZE} bytes, limit {max_frame}{hint}")
     return FrameError(f"header of {word & HEADER_LENGTH_MASK} bytes in a frame of {total}")
 
 

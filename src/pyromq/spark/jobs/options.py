@@ -27,9 +27,10 @@ from pyromq.base.command_options import (
     add_options,
     namesrv_option,
     secret_key_option,
-    tls_option,
 )
 from pyromq.spark.origins.settings import ConnectionSettings
+from pyromq.tls.client import Tls
+from pyromq.tls.command_options import tls_options
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,18 +47,18 @@ def cluster_options(command: Command) -> Command:
 
     @functools.wraps(command)
     def with_options(
-        namesrv: str, access_key: str, secret_key: str, tls: bool, **others: Any
+        namesrv: str, access_key: str, secret_key: str, tls: bool | Tls, **others: Any
     ) -> Any:
         cluster = connection_settings(namesrv, access_key, secret_key, tls)
         return command(cluster=cluster, **others)
 
-    return add_options(namesrv_option, access_key_option, secret_key_option, tls_option)(
+    return add_options(namesrv_option, access_key_option, secret_key_option, tls_options)(
         with_options
     )
 
 
 def connection_settings(
-    namesrv: str, access_key: str, secret_key: str, tls: bool
+    namesrv: str, access_key: str, secret_key: str, tls: bool | Tls
 ) -> ConnectionSettings:
     """Return settings for NameServers that are given as `host:port[;host:port]`."""
     servers = tuple(part.strip() for part in namesrv.split(";") if part.strip())

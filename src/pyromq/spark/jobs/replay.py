@@ -45,7 +45,11 @@ _MILLISECONDS: Final = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86
     default="",
     help="Sign requests to the source with this key.",
 )
-@click.option("--source-tls", is_flag=True, help="Encrypt connections to the source.")
+@click.option(
+    "--source-tls",
+    is_flag=True,
+    help="Encrypt connections to the source, with the files of --tls-ca and its relatives.",
+)
 @click.option("--topic", "topics", multiple=True, help="Replay this topic. Repeatable.")
 @click.option("--pattern", help="Replay all topics whose whole name matches this regex.")
 @click.option(
@@ -181,9 +185,8 @@ def command(
         assert archive is not None
         source = replayer.ArchivedTopics(archive, wanted if topics or pattern else None)
     else:
-        settings = connection_settings(
-            source_nameserver, source_access_key, source_secret_key, source_tls
-        )
+        tls = source_tls and (cluster.tls or True)
+        settings = connection_settings(source_nameserver, source_access_key, source_secret_key, tls)
         _check_loop(settings, cluster, topics, to_topic)
         read_options = settings.format_options()
         if ignore_data_loss:

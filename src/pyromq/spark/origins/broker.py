@@ -43,7 +43,6 @@ from pyromq.protocol.wire.headers import (
 )
 from pyromq.remoting.blocking import BlockingConnection
 from pyromq.remoting.errors import RemotingConnectError, RemotingError
-from pyromq.remoting.tls import client_context
 from pyromq.spark.origins.origin import (
     Bounds,
     LostRecords,
@@ -56,6 +55,8 @@ from pyromq.spark.origins.origin import (
 from pyromq.spark.origins.retries import Backoff
 from pyromq.spark.origins.settings import ConnectionSettings as ConnectionSettings
 from pyromq.spark.origins.window import PULL_BYTES, PullWindow, check_response
+from pyromq.tls.client import client_tls
+from pyromq.tls.errors import TlsError
 
 logger = logging.getLogger(__name__)
 
@@ -84,7 +85,10 @@ class BrokerOrigin:
     ) -> None:
         self._settings = settings
         self._subscription = subscription or Subscription()
-        self._tls = client_context(settings.tls)
+        try:
+            self._tls = client_tls(settings.tls)
+        except TlsError as error:
+            raise OriginError(str(error)) from error
         self._connections: dict[str, BlockingConnection] = {}
         self._routes: dict[str, TopicRouteData] = {}
         #: Addresses that failed, until all brokers with the same records have.

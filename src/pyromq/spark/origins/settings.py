@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
+from pyromq.tls.client import Tls
+
 #: Default timeouts, in seconds. The second one is longer than a cluster takes to restart and
 #: recover its stores.
 REQUEST_SECONDS: Final = 10.0
@@ -16,7 +18,7 @@ class ConnectionSettings(NamedTuple):
     name_servers: tuple[str, ...]
     access_key: str = ""
     secret_key: str = ""
-    tls: bool = False
+    tls: bool | Tls = False
     #: In seconds, for one response or the next bytes of a long one.
     request_timeout: float = REQUEST_SECONDS
     #: How long a running read waits for servers that went away, in seconds.
@@ -35,4 +37,23 @@ class ConnectionSettings(NamedTuple):
         options = {"nameserver": ";".join(self.name_servers)}
         if self.access_key or self.secret_key:
             options |= {"accessKey": self.access_key, "secretKey": self.secret_key}
-        return options | ({"tls": "true"} if self.tls else {})
+        return options | tls_options_of(self.tls)
+
+
+#: The options of the format "rocketmq" for the fields of `Tls`.
+TLS_FIELDS: Final = {
+    "tlsCa": "ca",
+    "tlsCert": "cert",
+    "tlsKey": "key",
+    "tlsKeyPassword": "key_password",
+    "tlsServerName": "server_name",
+}
+
+
+def tls_options_of(tls: bool | Tls) -> dict[str, str]:
+    """Return how connections are encrypted as options of the format "rocketmq"."""
+    if isinstance(tls, bool):
+        return {"tls": "true"} if tls else {}
+    values = {option: getattr(tls, field) for option, field in TLS_FIELDS.items()}
+    given = {option: value for option, value in values.items() if value is not None}
+    return {"tls": "true", **given, **({} if tls.verify else {"tlsVerify": "false"})}

@@ -32,7 +32,8 @@ from pyspark.sql.types import (
 from pyromq.base.sizes import KIB, MIB
 from pyromq.client.errors import IllegalMessageError
 from pyromq.client.message import check_group, check_topic
-from pyromq.spark.option_values import GivenOptions, OptionError, unknown_name
+from pyromq.spark.option_values import TLS_OPTIONS, GivenOptions, OptionError, unknown_name
+from pyromq.tls.client import Tls
 
 KNOWN: Final = (
     "nameserver",
@@ -48,7 +49,7 @@ KNOWN: Final = (
     "maxRowsPerSecond",
     "accessKey",
     "secretKey",
-    "tls",
+    *TLS_OPTIONS,
 )
 #: Options that Spark adds by itself, for a stream and for a table in its catalog.
 _SPARKS_OWN: Final = frozenset(
@@ -82,7 +83,7 @@ class WriteOptions:
     max_rows_per_second: float | None = None
     access_key: str = ""
     secret_key: str = field(default="", repr=False)
-    tls: bool = False
+    tls: bool | Tls = False
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> Self:
@@ -109,7 +110,7 @@ class WriteOptions:
             max_rows_per_second=given.number("maxRowsPerSecond"),
             access_key=access_key,
             secret_key=secret_key,
-            tls=given.flag("tls", False),
+            tls=given.tls(),
         )
         if "writeId" in given and not parsed.dedup:
             raise OptionError("option writeId has no effect without dedup=true")

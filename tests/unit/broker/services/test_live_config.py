@@ -95,7 +95,7 @@ async def test_a_setting_without_effect_is_saved_and_reported(tmp_path: Path) ->
         ({"fileReservedTime": "1", "brokerRole": "SLAVE"}, "ASYNC_MASTER to SLAVE: set brokerRole"),
         ({"brokerRole": "SLAVE", "brokerId": "1"}, "`pyromq broker promote` makes a replica"),
         ({"fileReservedTime": "1", "brokerRole": "MASTER"}, "brokerRole=MASTER: expected"),
-        ({"fileReservedTime": "1", "useTLS": "true"}, "useTLS=true: expected false"),
+        ({"fileReservedTime": "1", "useTLS": "true"}, "useTLS cannot be changed while"),
         ({"fileReservedTime": "1", "messageStorePlugIn": "a.b.C"}, "messageStorePlugIn=a.b.C:"),
         ({"fileReservedTime": "1", "brokerName": "../../x"}, "brokerName='../../x': expected"),
         ({"fileReservedTime": "1", "regionId": "a\0b"}, r"regionId=a\\x00b: expected"),
@@ -323,3 +323,17 @@ async def test_a_secret_is_neither_shown_nor_changed(tmp_path: Path) -> None:
     await setup.config.update({"fileReservedTime": "12"})
     assert setup.broker.replication_secret_key == "hush"
     assert setup.file.read_text() == text + "fileReservedTime=12\n"
+
+
+async def test_a_change_counts_the_tls_file_in(tmp_path: Path) -> None:
+    """The broker's own file turns TLS on, the TLS file has the rest: both load together."""
+    tls = tmp_path / "tls.properties"
+    tls.write_text("tls.server.certPath=/c\ntls.server.keyPath=/k\ntls.server.keyPassword=hush\n")
+    setup = Setup(tmp_path, f"tls.server.mode=enforcing\ntls.config.file={tls}\n")
+
+    await setup.config.update({"brokerPermission": "4"})
+
+    assert "brokerPermission=4" in setup.file.read_text()
+    assert "hush" not in setup.config.text() + setup.file.read_text()
+    with pytest.raises(ConfigError, match=r"tls\.server\.mode cannot be changed while"):
+        await setup.config.update({"tls.server.mode": "disabled"})

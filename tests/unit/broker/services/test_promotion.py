@@ -14,6 +14,7 @@ from pyromq.protocol.wire.promotion import PromotionReport
 from pyromq.remoting.server import RemotingServer
 from pyromq.remoting.service import Service
 from pyromq.store.config import BrokerRole
+from pyromq.tls.client import ClientTls, Tls, client_tls
 from tests.support.patience import DEADLINE
 
 
@@ -53,6 +54,7 @@ class Replica:
         self.masters: list[str] = []
         self.replication: list[str] = []
         self.fails: Exception | None = None
+        self.tls: ClientTls | None = None
         self.promotion = self.build()
 
     def build(self, **options: Any) -> Promotion:
@@ -67,6 +69,7 @@ class Replica:
                 is_following=lambda: self.following,
                 become_master=self.become_master,
                 log_end=lambda: 1234,
+                tls=self.tls,
             ),
             **{"master_timeout": DEADLINE, **options},
         )
@@ -122,6 +125,18 @@ async def test_a_master_that_is_silent_is_no_obstacle(master: OldMaster) -> None
     report = await replica.build(master_timeout=0.05).promote(BrokerRole.ASYNC_MASTER)
 
     assert report.promoted
+
+
+async def test_a_master_that_refuses_tls_is_alive(master: OldMaster) -> None:
+    """Its certificate, or ours, is wrong: no reason to take its place."""
+    replica = Replica()
+    replica.masters = [master.address]
+    replica.tls = client_tls(Tls(verify=False))
+
+    report = await replica.build().promote(BrokerRole.ASYNC_MASTER)
+
+    assert not report.promoted
+    assert f"{master.address} is alive, but refused: cannot connect" in report.checks[1].detail
 
 
 @pytest.mark.parametrize("known_by", ["client address", "replication address"])
