@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 from collections.abc import AsyncIterator
 from functools import partial
@@ -19,6 +20,7 @@ from pyromq.protocol.wire.frame import Encoding, RemotingCommand
 from pyromq.protocol.wire.leadership import TransferLeadershipRequestHeader
 from pyromq.raft.member import Role
 from pyromq.store.config import BrokerRole
+from tests.support.certificates import Certificates
 from tests.support.patience import until
 from tests.support.raft_brokers import RaftBrokers
 from tests.support.requests import pull_request, send_request
@@ -256,3 +258,21 @@ async def test_a_role_cannot_be_changed_by_hand(group: RaftBrokers) -> None:
     with pytest.raises(RocketMQError):
         async with group.producer() as producer:
             await producer.send(Message("T", os.urandom(4 << 20)))
+
+
+async def test_nodes_copy_over_mutual_tls(tmp_path: Path) -> None:
+    group = await RaftBrokers(tmp_path, certificates=Certificates(tmp_path / "certs")).start()
+    async with group.producer() as producer:
+        for number in range(50):
+            await group.sent(producer, Message("T", b"%d" % number * 100))
+    await group.settled()
+    for node in group.ids:
+        assert len(stored(group, node)) == 50
+    raft = group.brokers[await group.leader()].raft
+    assert raft is not None
+    reader, writer = await asyncio.open_connection(*raft.node.address)
+    writer.write(b"\0\0\0\x08 plain frame")
+    with contextlib.suppress(ConnectionError):
+        assert await reader.read() == b"", "closed"
+    writer.close()
+    await group.stop()

@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+from pyromq.base.settings import settings_of
 from pyromq.broker.broker import Broker
 from pyromq.broker.config import load_broker_properties
 from pyromq.client import Message, Producer, RocketMQError, SendResult
@@ -22,7 +23,10 @@ from pyromq.protocol.wire.frame import RemotingCommand
 from pyromq.raft.log import RaftLog
 from pyromq.raft.member import Role
 from pyromq.remoting.client import RemotingClient
+from pyromq.tls.client import client_tls
+from pyromq.tls.settings import TlsSettings
 from tests.support.apache_rocketmq import free_port
+from tests.support.certificates import Certificates
 from tests.support.patience import DEADLINE, PATIENT_PROPERTIES, until
 
 #: Intervals of `raft.member.Settings`, in milliseconds.
@@ -38,8 +42,21 @@ TIMING = {
 class RaftBrokers:
     """One group."""
 
-    def __init__(self, root: Path, count: int = 3, **settings: str) -> None:
+    def __init__(
+        self,
+        root: Path,
+        count: int = 3,
+        certificates: Certificates | None = None,
+        **settings: str,
+    ) -> None:
+        """With `certificates`, brokers speak mutual TLS only, and the NameServer speaks both."""
         self.root = root
+        self._tls = None if certificates is None else certificates.tls()
+        if certificates is not None:
+            keys = {item.attribute: item.key for item in settings_of(TlsSettings)}
+            values = certificates.values(tls_enable="true")
+            settings |= {keys[name]: str(value) for name, value in values.items()}
+        for_name_server = {} if certificates is None else certificates.values("permissive")
         self._settings = settings
         self.ids = [f"n{number}" for number in range(count)]
         self._peers = ";".join(f"{node}-127.0.0.1:{free_port()}" for node in self.ids)
@@ -49,13 +66,14 @@ class RaftBrokers:
                 bind_address="127.0.0.1",
                 kv_config_path=str(root / "kvConfig.json"),
                 config_store_path=str(root / "namesrv.properties"),
+                **for_name_server,
             )
         )
         #: The running brokers, by the ids of their nodes.
         self.brokers: dict[str, Broker] = {}
         #: Why brokers gave up.
         self.failures: dict[str, str] = {}
-        self.client = RemotingClient()
+        self.client = RemotingClient(tls=client_tls(self._tls or False))
 
     async def start(self) -> RaftBrokers:
         """Start all brokers, and wait for a leader."""
@@ -139,7 +157,11 @@ class RaftBrokers:
     async def producer(self) -> AsyncIterator[Producer]:
         """A producer; see `sent`."""
         async with Producer(
-            self.name_servers, group="producers", max_delay_level=18, send_timeout=5.0
+            self.name_servers,
+            group="producers",
+            max_delay_level=18,
+            send_timeout=5.0,
+            tls=self._tls or False,
         ) as producer:
             yield producer
 

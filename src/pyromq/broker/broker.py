@@ -354,7 +354,9 @@ class Broker:
     ) -> BrokerRaft:
         return BrokerRaft(
             store,
-            node_settings(self._store_config, self._raft_timing, self._config.bind_address),
+            node_settings(
+                self._store_config, self._raft_timing, self._config.bind_address, self._tls
+            ),
             self.role,
             registration,
             tables,

@@ -11,6 +11,7 @@ from pyromq.protocol.message.record import RecordError, body_crc, decode_record
 from pyromq.raft.log import RaftLog
 from pyromq.raft.node import NodeSettings
 from pyromq.store.config import MessageStoreConfig
+from pyromq.tls.server import ServerTls
 
 
 def open_log(config: MessageStoreConfig, first_position: int) -> RaftLog:
@@ -25,7 +26,10 @@ def open_log(config: MessageStoreConfig, first_position: int) -> RaftLog:
 
 
 def node_settings(
-    config: MessageStoreConfig, timing: Mapping[str, int], listen_host: str
+    config: MessageStoreConfig,
+    timing: Mapping[str, int],
+    listen_host: str,
+    tls: ServerTls | None = None,
 ) -> NodeSettings:
     """Return the settings of the node; `timing` replaces intervals of the core."""
     return NodeSettings(
@@ -37,6 +41,7 @@ def node_settings(
         batch_push=config.pushes_batches,
         flush_before_ack=config.dleger_flush_before_ack,
         listen_host=listen_host,
+        tls=tls,
         core=dict(timing),
     )
 

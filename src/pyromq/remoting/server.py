@@ -28,6 +28,7 @@ from pyromq.remoting.lateness import Lateness
 from pyromq.remoting.limits import PeerLimits, report_accept_faults
 from pyromq.remoting.service import Service
 from pyromq.tls.server import ServerTls
+from pyromq.tls.settings import TlsMode
 
 logger = logging.getLogger(__name__)
 
@@ -82,12 +83,15 @@ class RemotingServer:
         limits: PeerLimits | None = None,
         is_port_chosen: bool = True,
         tls: ServerTls | None = None,
+        tls_mode: TlsMode | None = None,
     ) -> None:
         """`limits` are shared by all ports of a process; `is_port_chosen`: see `bound_socket`.
 
-        `tls` must be loaded before the start; without it, connections are plain.
+        `tls` must be loaded before the start; without it, connections are plain. `tls_mode` is
+        that of the port, by default tls.server.mode.
         """
         self._tls = tls
+        self._tls_mode = tls_mode
         self.max_frame = max_frame
         self.limits = limits or PeerLimits()
         self.lateness = Lateness()
@@ -137,7 +141,9 @@ class RemotingServer:
         new_connection = partial(Connection, self, loop)
         # asyncio's loop accepts, and logs failures, as many times in a row as its backlog says.
         self._server = await loop.create_server(
-            new_connection if self._tls is None else self._tls.protect(new_connection),
+            new_connection
+            if self._tls is None
+            else self._tls.protect(new_connection, self._tls_mode),
             sock=self._socket,
             backlog=1,
         )

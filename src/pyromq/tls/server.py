@@ -90,9 +90,14 @@ class ServerTls:
             return cast(ProtocolFactory, factory)
         return lambda: FirstByte(factory(), mode, self._current, self.handshakes)
 
+    @property
+    def replication_mode(self) -> TlsMode:
+        """Return the mode of the ports on which brokers copy their logs."""
+        return self._settings.replication_mode
+
     def protect_replication(self, factory: Callable[[], ServedProtocol]) -> ProtocolFactory:
         """Return a protocol factory for the replication port."""
-        return self.protect(factory, self._settings.replication_mode)
+        return self.protect(factory, self.replication_mode)
 
     def _current(self) -> ssl.SSLContext:
         assert self._context is not None, "load comes before listening"

@@ -14,7 +14,7 @@ Invariants
    for a peer that has not fails.
 4. `PeerEvents.answered` is never called from within `send`.
 
-TLS will be an argument of `create_connection` here. Runs on the loop.
+Runs on the loop.
 """
 
 from __future__ import annotations
@@ -58,6 +58,7 @@ from pyromq.raft.network.json_bodies import (
     decode_response,
     encode_request,
 )
+from pyromq.tls.client import ClientTls
 
 logger = logging.getLogger(__name__)
 
@@ -119,9 +120,16 @@ class Peer:
     """One other node."""
 
     def __init__(
-        self, group: str, self_id: str, node_id: str, address: tuple[str, int], events: PeerEvents
+        self,
+        group: str,
+        self_id: str,
+        node_id: str,
+        address: tuple[str, int],
+        events: PeerEvents,
+        tls: ClientTls | None = None,
     ) -> None:
         self.node_id = node_id
+        self._tls = tls
         self.state = LinkState.CLOSED
         self.kind = PeerKind.UNKNOWN
         #: `loop.time()` when something last arrived.
@@ -249,7 +257,12 @@ class Peer:
     async def _open(self) -> None:
         try:
             async with asyncio.timeout(TIMEOUT_SECONDS):
-                await self._loop.create_connection(lambda: _Link(self), self._host, self._port)
+                await self._loop.create_connection(
+                    lambda: _Link(self),
+                    self._host,
+                    self._port,
+                    **({} if self._tls is None else self._tls.arguments(self._host)),
+                )
         except (OSError, UnicodeError) as error:  # a time-out is an OSError
             if self.state is LinkState.CONNECTING:
                 self._refused(str(error) or "no answer")

@@ -72,6 +72,7 @@ from pyromq.raft.network.json_bodies import (
 from pyromq.remoting.connection import Connection, HotHandler
 from pyromq.remoting.server import RemotingServer
 from pyromq.remoting.service import Service
+from pyromq.tls.server import ServerTls
 
 logger = logging.getLogger(__name__)
 
@@ -158,8 +159,14 @@ class RaftServer:
     """Listens on a node's port."""
 
     def __init__(
-        self, group: str, self_id: str, peers: Mapping[str, tuple[str, int]], node: Member
+        self,
+        group: str,
+        self_id: str,
+        peers: Mapping[str, tuple[str, int]],
+        node: Member,
+        tls: ServerTls | None = None,
     ) -> None:
+        self._tls = tls
         self._group = group
         self._self_id = self_id
         self._peers = peers
@@ -177,7 +184,8 @@ class RaftServer:
 
     async def start(self, host: str, port: int) -> int:
         """Listen; return the port. Raises OSError."""
-        self._server = RemotingServer(host=host, port=port)
+        mode = None if self._tls is None else self._tls.replication_mode
+        self._server = RemotingServer(host=host, port=port, tls=self._tls, tls_mode=mode)
         node = (RaftCode.VOTE, RaftCode.HEART_BEAT, RaftCode.PUSH, RaftCode.LEADERSHIP_TRANSFER)
         handlers: dict[int, HotHandler] = {code: self._handler_of(code) for code in node}
         outside: dict[RaftCode, Callable[[Fields], Fields]] = {

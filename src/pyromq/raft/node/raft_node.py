@@ -183,12 +183,15 @@ class RaftNode:
             self._generator,
             self._now(),
         )
+        client = None if settings.tls is None else settings.tls.replication_client
         self._peers = {
-            peer: Peer(settings.group, settings.self_id, peer, address, self)
+            peer: Peer(settings.group, settings.self_id, peer, address, self, client)
             for peer, address in settings.peers.items()
             if peer != settings.self_id
         }
-        self._server = RaftServer(settings.group, settings.self_id, settings.peers, self)
+        self._server = RaftServer(
+            settings.group, settings.self_id, settings.peers, self, settings.tls
+        )
         self._port = await self._server.start(settings.listen_host, self._port)
         self._flush.start()
         self._enter(NodeState.RUNNING)

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from pyromq.base.sizes import MIB
 from pyromq.raft.member import Settings
+from pyromq.tls.server import ServerTls
 
 #: Bytes of pushes to one peer without an answer. They must pass within the second after which the
 #: core repeats them, and heartbeats wait behind them.
@@ -32,6 +33,8 @@ class NodeSettings:
     flush_before_ack: bool = False
     #: The address to listen on: all interfaces, as in Java.
     listen_host: str = "0.0.0.0"  # noqa: S104
+    #: Encrypts connections between nodes, as tls.replication.mode says; None if they are plain.
+    tls: ServerTls | None = None
     #: Other values of the core's `Settings`, for tests.
     core: dict[str, Any] = field(default_factory=dict)
 
