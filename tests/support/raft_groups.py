@@ -1,6 +1,6 @@
 """Raft groups of real brokers: processes of pyromq and of Java, with proxies between them.
 
-    with name_server() as namesrv, RaftGroup(tmp_path, namesrv, ["pyromq", "java", "java"]) as group:
+    with RaftGroup(tmp_path, namesrv, ["pyromq", "java", "java"]) as group:
         leader = group.leader()
         group.isolate(leader)            # or group.nodes[leader].kill(), pause(), ...
         group.heal()
@@ -95,7 +95,7 @@ class RaftGroup:
                         self.links[sender, receiver] = proxy
             for node, kind in self._kinds.items():
                 self.nodes[node] = self._make_node(node, kind)
-                stack.callback(lambda node=node: self.nodes[node].kill())
+                stack.callback(self._kill, node)
                 self.nodes[node].start(wait=False)
             self._stack = stack.pop_all()
         try:
@@ -118,6 +118,9 @@ class RaftGroup:
                 with suppress(OSError):
                     error.add_note(f"{node} logged:\n{node.log()[-3000:]}")
         self._stack.close()
+
+    def _kill(self, node: str) -> None:
+        self.nodes[node].kill()
 
     def _make_node(self, node: str, kind: Kind, port: int = 0) -> Node:
         addresses = {
