@@ -382,11 +382,11 @@ class FaultyGroup:
         self._note(f"  {leader} to {to}")
         if leader != to and self.group.nodes[leader].runs:
             try:
-                has_worked = self.group.transfer(leader, to, timeout=3.0)
+                problem = self.group.transfer(leader, to, timeout=3.0)
             except OSError as error:
                 self._note(f"  {error}")
             else:
-                self._note(f"  {has_worked=}")
+                self._note(f"  {problem or 'done'}")
 
     def _slow_disk(self) -> None:
         node, seconds = self._one(), self._choose.choice([0.02, 0.2, 1.0])

@@ -185,12 +185,12 @@ class RaftGroup:
         wait_until(lambda: self.leader_now() not in (None, former))
         return self.leader()
 
-    def transfer(self, node: str, to: str, timeout: float = DEADLINE) -> bool:
-        """Order a leader of pyromq to hand over; return whether it did. Raises OSError."""
+    def transfer(self, node: str, to: str, timeout: float = DEADLINE) -> str:
+        """Order a leader of pyromq to hand over; return why it did not, or "". Raises OSError."""
         header, _ = ask(
             self.nodes[node].address, RequestCode.TRANSFER_LEADERSHIP, {"nodeId": to}, timeout
         )
-        return bool(header["code"] == ResponseCode.SUCCESS)
+        return "" if header["code"] == ResponseCode.SUCCESS else str(header.get("remark"))
 
     def replace(self, node: str, kind: Kind) -> None:
         """Stop a node as an operator does; start one of a kind on its files and ports."""
@@ -231,6 +231,15 @@ class RaftGroup:
         for proxy in self.links.values():
             proxy.refuse(False)
             proxy.resume()
+
+    def heal_all(self) -> None:
+        """End faults of the network, resume paused nodes, start nodes that do not run."""
+        self.heal()
+        for node in self.nodes.values():
+            if node.runs:
+                node.resume()
+            else:
+                node.start(wait=False)
 
     # Logs
 
