@@ -123,7 +123,7 @@ async def test_every_port_wants_tls_and_a_certificate(tmp_path: Path, port: str)
         assert (await ask(number, certs.tls())).is_response
         with pytest.raises(RemotingError, match=r"without an answer; it may want TLS"):
             await ask(number, None)
-        with pytest.raises(RemotingError, match="the server wants a client certificate"):
+        with pytest.raises(RemotingError, match="wants a client certificate|was lost"):
             await ask(number, certs.tls(cert=None, key=None))
         with pytest.raises(RemotingError):
             await ask(number, certs.tls(**certs.foreign()))
