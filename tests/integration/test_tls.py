@@ -121,9 +121,9 @@ async def test_every_port_wants_tls_and_a_certificate(tmp_path: Path, port: str)
     async with cluster(tmp_path) as running:
         number, certs = running.ports[port], running.certs
         assert (await ask(number, certs.tls())).is_response
-        with pytest.raises(RemotingError, match=r"without an answer; it may want TLS"):
+        with pytest.raises(RemotingError, match=r"it answered nothing and may want TLS"):
             await ask(number, None)
-        with pytest.raises(RemotingError, match="the server wants a client certificate"):
+        with pytest.raises(RemotingError, match=r"wants a client certificate|was lost"):
             await ask(number, certs.tls(cert=None, key=None))
         with pytest.raises(RemotingError):
             await ask(number, certs.tls(**certs.foreign()))
@@ -144,7 +144,7 @@ async def test_the_client_says_why_it_does_not_connect(tmp_path: Path) -> None:
         for tls, reason in (
             (certs.tls(server_name="elsewhere"), "Hostname mismatch, .* not valid for 'elsewhere'"),
             (certs.tls(ca=None), "self-signed certificate in certificate chain"),
-            (False, "it may want TLS"),
+            (False, "may want TLS"),
         ):
             async with Producer(running.namesrv, tls=tls) as producer:
                 with pytest.raises(NameServerError, match=reason):

@@ -169,7 +169,7 @@ class BlockingConnection:
         """Return how the peer closed; one that enforces TLS answers nothing to a plain client."""
         if self._has_heard or isinstance(self._socket, ssl.SSLSocket):
             return "closed the connection"
-        return "closed the connection without an answer; it may want TLS"
+        return "closed the connection; it answered nothing and may want TLS"
 
     def _timed_out(self, what: str) -> RemotingTimeoutError:
         self.close()

@@ -400,9 +400,8 @@ class ServerConnection(asyncio.Protocol):
     def connection_lost(self, error: Exception | None) -> None:
         """Fail every request in flight."""
         if self._close_reason is None:
-            self._close_reason = f"connection to {self.address} was lost" + (
-                f": {describe(error)}" if error else self._closed_by_peer()
-            )
+            how = f": {describe(error)}" if error else " (closed by the peer)"
+            self._close_reason = f"connection to {self.address} was lost{how}{self._tls_hint()}"
         self.takes_frames = False
         self._on_lost(self)
         self._fail_pending()
@@ -414,13 +413,11 @@ class ServerConnection(asyncio.Protocol):
 
     # Helpers, in call order
 
-    def _closed_by_peer(self) -> str:
-        """Return how the peer closed; one that enforces TLS answers nothing to a plain client."""
+    def _tls_hint(self) -> str:
+        """Return why a peer may have closed: one that enforces TLS answers nothing else."""
         is_plain = self._transport.get_extra_info("ssl_object") is None
         is_silent = is_plain and self.heard_at == self._opened_at
-        return " (closed by the peer" + (
-            " without an answer; it may want TLS)" if is_silent else ")"
-        )
+        return "; it answered nothing and may want TLS" if is_silent else ""
 
     def _begin(
         self, requests: Requests, opaque: int, frame: bytes, code: int, timeout: float | None

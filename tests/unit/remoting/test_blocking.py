@@ -138,7 +138,7 @@ def test_a_peer_that_closes_without_an_answer_may_want_tls() -> None:
     with (
         server(requests=1, answers=lambda _: b"") as address,
         BlockingConnection(address) as connection,
-        pytest.raises(RemotingClosedError, match="without an answer; it may want TLS"),
+        pytest.raises(RemotingClosedError, match="it answered nothing and may want TLS"),
     ):
         connection.request(RemotingCommand(10))
 
@@ -156,5 +156,7 @@ async def test_requests_over_tls(tmp_path: Path) -> None:
         assert await asyncio.to_thread(ask, echoes.port, certs.tls()) == plain.body
         with pytest.raises(RemotingConnectError, match="Hostname mismatch"):
             await asyncio.to_thread(ask, echoes.port, certs.tls(server_name="elsewhere"))
-        with pytest.raises(RemotingClosedError, match="the server wants a client certificate"):
+        # Which of the two is said depends on whether the alert arrives before the write fails.
+        reasons = "the server wants a client certificate|or refuses this client|reset|[Bb]roken"
+        with pytest.raises(RemotingClosedError, match=reasons):
             await asyncio.to_thread(ask, echoes.port, certs.tls(cert=None, key=None))
