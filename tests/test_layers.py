@@ -26,17 +26,18 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "protocol": frozenset({"base"}),
     "store": frozenset({"protocol", "base"}),
     "remoting": frozenset({"protocol", "base"}),
+    "acl": frozenset({"protocol", "base"}),
     "replication": frozenset({"remoting", "store", "protocol", "base"}),
     "raft": frozenset({"remoting", "store", "protocol", "base"}),
-    "nameserver": frozenset({"remoting", "protocol", "base"}),
-    "broker": frozenset({"replication", "remoting", "store", "protocol", "base"}),
+    "nameserver": frozenset({"acl", "remoting", "protocol", "base"}),
+    "broker": frozenset({"acl", "replication", "remoting", "store", "protocol", "base"}),
     "client": frozenset({"remoting", "protocol", "base"}),
     "spark": frozenset({"client", "store", "remoting", "protocol", "base"}),
     "testing": frozenset(
-        {"client", "broker", "nameserver", "remoting", "store", "protocol", "base"}
+        {"acl", "client", "broker", "nameserver", "remoting", "store", "protocol", "base"}
     ),
     "cli": frozenset(
-        {"broker", "client", "nameserver", "spark", "store", "remoting", "protocol", "base"}
+        {"acl", "broker", "client", "nameserver", "spark", "store", "remoting", "protocol", "base"}
     ),
     "__main__": frozenset({"cli"}),
     "__init__": frozenset({"moved"}),
