@@ -101,7 +101,8 @@ def build_service(
     1. Before a chunk's frames run, the server asks `fast_failure` to refuse the late ones.
     2. Plain requests are served from the bytes of the chunk (`take_frames`), unless a hook or a
        guard must see them. Each other frame goes to its route: first the guard against a store
-       without buffers, then the hooks, then the limit on its body, then the handler of the family.
+       without buffers, then access control, then the hooks, then the limit on its body, then the
+       handler of the family.
     3. After the last frame the server ends the chunk: `fast_failure` times the store's `end_chunk`,
        which writes the gathered records to the log. Only then do the responses leave.
     4. With SYNC_FLUSH or SYNC_MASTER `end_chunk` returns a future. The responses wait for it, and
@@ -112,6 +113,10 @@ def build_service(
     store = parts.store
     routes = with_body_limits(routes, parts.config)
     routes = with_hooks(routes, parts.hooks)
+    if parts.access_control is not None:
+        # Around everything that parses a request, except the check of its size.
+        routes = parts.access_control.guard(routes, store, parts.lanes.heartbeat)
+        routes = with_body_limits(routes, parts.config)
     if store.config.refuses_without_buffer:
         routes = reject_sends_while(routes, lambda: store.free_buffers == 0)
     if is_draining:

@@ -1,9 +1,9 @@
 """The broker's configuration: RocketMQ's BrokerConfig and the server part of its network keys.
 
 Defaults and units are RocketMQ 4.9.7's. Settings that RocketMQ does not have are inherited from
-`limit_settings` and `replication_settings`; RocketMQ's keys without a field are listed in
-`base.unsupported_settings`. One file holds the keys of broker and store: `load_broker_properties`
-reads both and applies the rules that tie them together.
+`limit_settings`, `access_settings` and `replication_settings`; RocketMQ's keys without a field are
+listed in `base.unsupported_settings`. One file holds the keys of broker and store:
+`load_broker_properties` reads both and applies the rules that tie them together.
 
 Loaded at start-up by the command line. At run time only `services.live_config` changes a
 configuration, only its live settings, and only on the loop.
@@ -573,6 +573,7 @@ class BrokerConfig(ReplicationSettings):
             )
         check_water_marks(self)
         self.check_credentials()
+        self.check_access()
 
     @classmethod
     def load(cls, properties: Mapping[str, str]) -> tuple[Self, list[str]]:

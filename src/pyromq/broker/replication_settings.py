@@ -8,11 +8,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pyromq.base.settings import ConfigError, setting
-from pyromq.broker.limit_settings import LimitSettings
+from pyromq.broker.access_settings import AccessSettings
 
 
 @dataclass(frozen=True, slots=True)
-class ReplicationSettings(LimitSettings):
+class ReplicationSettings(AccessSettings):
     """The credentials of a replica at its master."""
 
     replication_access_key: str | None = setting(

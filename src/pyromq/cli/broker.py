@@ -10,6 +10,7 @@ from pathlib import Path
 
 import click
 
+from pyromq.acl.files import AclFileError
 from pyromq.base.settings import ConfigError
 from pyromq.broker.broker import Broker
 from pyromq.broker.config import BrokerProperties, format_broker_properties, load_broker_properties
@@ -107,7 +108,9 @@ async def start_broker(
         role_file=role_file,
         on_failure=lambda reason: servers.stop(click.ClickException(f"broker stopped: {reason}")),
     )
-    await servers.start("broker", server, other_port, failures=(PersistenceError, StoreError))
+    await servers.start(
+        "broker", server, other_port, failures=(AclFileError, PersistenceError, StoreError)
+    )
     line = (
         f"The broker[{loaded.broker.broker_name}, {server.address}] boot success. "
         "serializeType=JSON"

@@ -12,6 +12,7 @@ import itertools
 import logging
 from typing import NoReturn
 
+from pyromq.acl import classification as access
 from pyromq.broker.role import Role
 from pyromq.broker.routes import Route, Routes
 from pyromq.broker.services.topic_deletion import TopicDeletion
@@ -40,15 +41,15 @@ class MaintenanceHandlers:
     def routes(self) -> Routes:
         """Return the routes of the family."""
         return Routes(
-            Route(RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE, self.clean_expired_queues),
-            Route(RequestCode.DELETE_EXPIRED_COMMITLOG, self.delete_expired_log),
-            Route(RequestCode.CLEAN_UNUSED_TOPIC, self.clean_unused_topics),
-            Route(RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER, self.system_topics),
-            Route(RequestCode.UPDATE_AND_CREATE_ACL_CONFIG, self.access_control),
-            Route(RequestCode.DELETE_ACL_CONFIG, self.access_control),
-            Route(RequestCode.GET_BROKER_CLUSTER_ACL_INFO, self.access_control),
-            Route(RequestCode.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG, self.access_control),
-            Route(RequestCode.GET_BROKER_CLUSTER_ACL_CONFIG, self.access_control),
+            Route(RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE, access.ADMIN, self.clean_expired_queues),
+            Route(RequestCode.DELETE_EXPIRED_COMMITLOG, access.ADMIN, self.delete_expired_log),
+            Route(RequestCode.CLEAN_UNUSED_TOPIC, access.ADMIN, self.clean_unused_topics),
+            Route(RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER, access.ADMIN, self.system_topics),
+            Route(RequestCode.UPDATE_AND_CREATE_ACL_CONFIG, access.ADMIN, self.access_control),
+            Route(RequestCode.DELETE_ACL_CONFIG, access.ADMIN, self.access_control),
+            Route(RequestCode.GET_BROKER_CLUSTER_ACL_INFO, access.ADMIN, self.access_control),
+            Route(RequestCode.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG, access.ADMIN, self.access_control),
+            Route(RequestCode.GET_BROKER_CLUSTER_ACL_CONFIG, access.ADMIN, self.access_control),
         )
 
     async def clean_expired_queues(
