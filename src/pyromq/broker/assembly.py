@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from pyromq.broker.handlers.admin.access import AccessHandlers
 from pyromq.broker.handlers.admin.clients import ClientAdminHandlers
 from pyromq.broker.handlers.admin.config import ConfigAdminHandlers
 from pyromq.broker.handlers.admin.consume_stats import ConsumeStatsHandlers
@@ -149,6 +150,7 @@ def _families(parts: BrokerParts, send: SendHandlers, check: TransactionCheck) -
         TableHandlers(parts),
         StatsAdminHandlers(parts, halves_without_producer=lambda: check.without_producer),
         ConfigAdminHandlers(parts.live_config),
+        AccessHandlers(parts),
         ReplicationAdminHandlers(parts),
         MaintenanceHandlers(store, tables.topics, deletion, parts.role),
         QueueOffsetHandlers(store, lanes.admin),
