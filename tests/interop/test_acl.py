@@ -58,7 +58,7 @@ accounts:
 - accessKey: groups_key
   secretKey: groups_secret
   defaultTopicPerm: PUB|SUB
-  groupPerms: [g=SUB, d=DENY]
+  groupPerms: [g=SUB, d=DENY, clients=SUB]
 - accessKey: words_key
   secretKey: words_secret
   defaultTopicPerm: PUB | SUB
@@ -258,9 +258,10 @@ class Verdict(NamedTuple):
 def probe() -> Iterator[ClientDriver]:
     java_or_skip()
     javac_or_skip()
-    options = [option for option in JVM_OPTIONS if "waitInterval" not in option]
     path = compiled(INTEROP_SOURCES / "acl", CLIENT, ACL)
-    with ClientDriver(["nice", "-n", "10", "java", *options, "-cp", path, "AclProbe"]) as driver:
+    with ClientDriver(
+        ["nice", "-n", "10", "java", *JVM_OPTIONS, "-cp", path, "AclProbe"]
+    ) as driver:
         yield driver
 
 
@@ -435,8 +436,8 @@ def test_javas_clients(
             probe.call("produce", body="m", **place, **forbidden)
         with pytest.raises(ClientError, match="No accessKey is configured"):
             probe.call("produce", body="m", **place)
-        assert probe.call("consume", group="g", seconds=60, **place, **allowed)
-        assert not probe.call("consume", group="g", seconds=2, **place, **forbidden)
+        assert probe.call("consume", group="clients", seconds=60, **place, **allowed)
+        assert not probe.call("consume", group="clients", seconds=2, **place, **forbidden)
 
 
 def test_mqadmin_changes_the_files(
