@@ -80,7 +80,7 @@ class Account:
     keyed: tuple[hashlib._Hash, hashlib._Hash] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "keyed", _keyed(self.secret_key.encode()))
+        object.__setattr__(self, "keyed", _keyed(self.secret_key))
 
     @property
     def is_unrestricted(self) -> bool:
@@ -155,13 +155,22 @@ _INNER, _OUTER = (
 )
 
 
-def _keyed(key: bytes) -> tuple[hashlib._Hash, hashlib._Hash]:
-    """Start HMAC-SHA1 (RFC 2104) once per account: a copy costs less than `hmac.digest`."""
+def padded_keys(secret_key: str) -> tuple[bytes, bytes]:
+    """Return the first blocks of the inner and of the outer hash of an HMAC-SHA1 (RFC 2104)."""
+    key = secret_key.encode()
     if len(key) > _BLOCK_SIZE:
         key = hashlib.sha1(key, usedforsecurity=False).digest()
     key = key.ljust(_BLOCK_SIZE, b"\0")
-    # RocketMQ's clients sign with HMAC-SHA1, which is not affected by collisions of SHA-1.
+    return key.translate(_INNER), key.translate(_OUTER)
+
+
+def _keyed(secret_key: str) -> tuple[hashlib._Hash, hashlib._Hash]:
+    """Start an HMAC-SHA1 once per account: a copy costs less than `hmac.digest`.
+
+    RocketMQ's clients sign with HMAC-SHA1, which is not affected by collisions of SHA-1.
+    """
+    inner, outer = padded_keys(secret_key)
     return (
-        hashlib.sha1(key.translate(_INNER), usedforsecurity=False),
-        hashlib.sha1(key.translate(_OUTER), usedforsecurity=False),
+        hashlib.sha1(inner, usedforsecurity=False),
+        hashlib.sha1(outer, usedforsecurity=False),
     )

@@ -22,10 +22,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from pyromq.acl.rules import Account
-from pyromq.protocol.wire.acl import SIGNATURE
-
-#: Marks a query for a unique key; some clients leave it out of the content.
-UNIQUE_KEY_QUERY: Final = "_UNIQUE_KEY_QUERY"
+from pyromq.protocol.wire.acl import SIGNATURE, UNIQUE_KEY_QUERY
 
 
 def is_signed_by(account: Account, fields: Mapping[str, str], body: bytes) -> bool:

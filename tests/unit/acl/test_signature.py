@@ -4,8 +4,9 @@ import pytest
 
 from pyromq.acl import signature
 from pyromq.acl.rules import Account
-from pyromq.acl.signature import UNIQUE_KEY_QUERY, is_signed_by
+from pyromq.acl.signature import is_signed_by
 from pyromq.protocol.wire import acl
+from pyromq.protocol.wire.acl import UNIQUE_KEY_QUERY
 
 ALICE = Account("alice_key", "alice_secret")
 

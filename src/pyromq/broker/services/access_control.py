@@ -1,8 +1,9 @@
 """Access control of a broker: every request passes `acl.validation` before its handler.
 
 `AccessControl.guard` wraps the handlers of all routes, outside of the hooks. Requests of hot codes
-are checked frame by frame, and the allowed ones continue as one run. The compiled kernel sees no
-request.
+are checked frame by frame, and the allowed ones continue as one run. If the compiled kernel can
+check signatures (`acl.compiled`), it keeps serving plain sends and pulls, of accounts that were
+allowed such a request before; without that it sees no request.
 
 Beside the verdict of the validator, strict mode knows three kinds of requests whose topic is in the
 store: look-ups by id, messages that a consumer sends back, and ends of transactions. The record at
@@ -20,6 +21,7 @@ import dataclasses
 from collections.abc import Awaitable, Mapping
 from typing import Any, Final, Protocol
 
+from pyromq.acl import compiled
 from pyromq.acl.audit import DENIED, DONE, FAILED, AuditLog
 from pyromq.acl.classification import Access, StoredMessage
 from pyromq.acl.reload import AclStore
@@ -98,6 +100,8 @@ class AccessControl:
         self.rules = rules
         self.validator = Validator(rules.rules, strict=strict, replay_window=replay_window)
         self.audit = audit
+        self._compiled = compiled.load(replay_window if strict else 0)
+        self._rules_changed(rules.rules)
         self._hosts: Memo[str, str] = Memo(_host)
         rules.listeners.append(self._rules_changed)
 
@@ -108,6 +112,19 @@ class AccessControl:
 
     def _rules_changed(self, rules: Rules) -> None:
         self.validator.rules = rules
+        if self._compiled is not None:
+            self._compiled.set_rules(rules)
+
+    def signatures_for(self, connection: Connection) -> Any:
+        """Return the kernel's check of frames, None for a caller that needs none.
+
+        Only for handlers whose frame taker `guard` has kept.
+        """
+        assert self._compiled is not None
+        rules = self.validator.rules
+        if rules.global_white and rules.is_white(self._hosts[connection.remote_address]):
+            return None
+        return self._compiled.signatures
 
     def guard(self, routes: Routes, store: MessageLookup, lane: Lane) -> Routes:
         """Return the routes with a check before each handler."""
@@ -116,6 +133,8 @@ class AccessControl:
             if route.hot is not None:
                 # The slow path of a hot handler runs behind the same check.
                 hot = wrapped(route.hot, lambda run: self._guarded_hot(route, run))
+                if self._compiled is not None:
+                    hot = dataclasses.replace(hot, taker=route.hot.taker)
                 return dataclasses.replace(route, hot=hot)
             assert route.plain is not None
             return dataclasses.replace(route, plain=_Guard(self, route, store, lane))
@@ -129,7 +148,7 @@ class AccessControl:
     # Runs
 
     def _guarded_hot(self, route: Route, handler: HotHandler) -> HotHandler:
-        code, access = route.code, route.access
+        code, access, kernel = route.code, route.access, self._compiled
 
         def serve(connection: Connection, frames: list[RawFrame], answers: list[bytes]) -> None:
             host = self._hosts[connection.remote_address]
@@ -139,7 +158,7 @@ class AccessControl:
                 for frame in frames:
                     fields = _fields_of(frame)
                     try:
-                        check(host, code, access, fields, frame[2])
+                        account = check(host, code, access, fields, frame[2])
                     except AccessDeniedError as error:
                         self.note_refusal(connection, code, fields, error)
                         if wants_answer(frame):
@@ -147,6 +166,8 @@ class AccessControl:
                             answers.append(answer.encode())
                     else:
                         allowed.append(frame)
+                        if kernel is not None and account is not None:
+                            kernel.allow(code, account, fields)
             finally:
                 # A frame that cannot be read ends the connection; those before it are served.
                 if allowed:

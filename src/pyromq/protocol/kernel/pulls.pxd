@@ -109,9 +109,7 @@ cdef class Pulls:
     cdef View keep(self, bytes data)
 
 cdef object file_at(object segments, i64 position)
-cdef i64 number_in(View view, Text text) noexcept
 cdef bint accepts(View codes, i64 code) noexcept
-cdef i64 write_sized_decimal(Area area, i64 at, i64 value) noexcept
 
 # Layouts and names, set at import from the modules that define them.
 cdef i64 ENTRY_SIZE, ENTRY_RECORD_SIZE, ENTRY_CODE, MAX_EXTENSION_ADDRESS

@@ -34,8 +34,8 @@ from cython.cimports.pyromq.protocol.kernel.raw import (
     write32,
     write64,
     write_all,
-    write_word,
 )
+from cython.cimports.pyromq.protocol.kernel.request_header import number_in
 from cython.cimports.pyromq.protocol.kernel.send_header import (
     BATCH,
     BORN_TIMESTAMP,
@@ -48,12 +48,13 @@ from cython.cimports.pyromq.protocol.kernel.send_header import (
     Properties,
     SendHeader,
 )
+from cython.cimports.pyromq.protocol.kernel.signatures import Signatures
 from cython.cimports.pyromq.protocol.kernel.text import (
     NONE,
-    hex_word,
-    parse_number,
     tags_code_of,
     write_decimal,
+    write_hex,
+    write_sized_decimal,
 )
 
 from pyromq.protocol.message import crc, message_id, record, sysflag, units
@@ -189,14 +190,17 @@ class Sends:
         limit: int,
         store_timestamp: int,
         born_host: bytes,
+        guard: Signatures | None = None,
     ) -> tuple:
-        """Serve the plain sends from `start` on.
+        """Serve the plain sends from `start` on, and only those that `guard` accepts.
 
         The first record goes to physical offset `position`, no record may end above `limit`.
         Return the end of the last frame served; the records, valid until `reset`; a list of each
         queue with its packed entries and their number; and the responses.
         """
         self.run_number += 1
+        self.guard = guard
+        self.header.list_fields(guard is not None)
         self.chunk = view_of(chunk)
         self.born_host = view_of(born_host)
         self.head_size = HEAD_SIZE + self.born_host.size + self.store_host.size - 2 * HOST_SIZE_V4
@@ -293,6 +297,17 @@ class Sends:
         self.queue = cython.address(self.table.queues[message.number])
         return True
 
+    def is_refused(self, body, end):
+        """Return whether there is a guard, and it does not accept the frame."""
+        return self.guard is not None and not self.guard.accepts_send(
+            self.header,
+            self.fields[TOPIC],
+            self.fields[PROPERTIES],
+            self.message.born_timestamp - self.store_timestamp,
+            body,
+            end,
+        )
+
     # Single sends
 
     def send(self, body, end):
@@ -302,7 +317,7 @@ class Sends:
         properties: Properties
         if not self.header.read_properties(
             cython.address(self.fields[PROPERTIES]), cython.address(properties)
-        ):
+        ) or self.is_refused(body, end):
             return False
         properties_size = (
             properties.size
@@ -349,7 +364,9 @@ class Sends:
         count = batch_count(self.chunk, body, end)
         if count < 1 or count > self.max_batch_count or end - body > self.max_body:
             return False
-        if not self.header.take_text(self.fields[PROPERTIES].start, self.fields[PROPERTIES].end):
+        if not self.header.take_text(
+            self.fields[PROPERTIES].start, self.fields[PROPERTIES].end
+        ) or self.is_refused(body, end):
             return False
         # The properties of the batch itself follow those of each message.
         try:
@@ -558,11 +575,6 @@ class Sends:
         return view_of(data)
 
 
-def number_in(view, text):
-    """Return the number that fills a text, or NONE."""
-    return parse_number(view, text.start, text.end) if text.start >= 0 else NONE
-
-
 def batch_count(view, at, end):
     """Return the number of messages in a batch, or -1 if one is malformed."""
     count: cython.longlong = 0
@@ -584,17 +596,3 @@ def inner_end(view, at, end):
         return -1
     own_size = read16(view, at + INNER_HEAD_SIZE + body_size)
     return at + size if own_size == size - INNER_FIXED_SIZE - body_size else -1
-
-
-def write_hex(area, at, value):
-    """Write 16 hexadecimal digits; return their end."""
-    write_word(area, at, hex_word(cython.cast(u32, value >> 32)))
-    write_word(area, at + 8, hex_word(cython.cast(u32, value)))
-    return at + ID_DIGITS
-
-
-def write_sized_decimal(area, at, value):
-    """Write the length of a number's text and the text; return its end."""
-    end = write_decimal(area, at + 4, value)
-    write32(area, at, end - at - 4)
-    return end

@@ -1,6 +1,8 @@
 from collections.abc import Mapping
 from typing import Protocol
 
+from pyromq.protocol.kernel.signatures import Signatures
+
 class Queue(Protocol):
     @property
     def next_offset(self) -> int: ...
@@ -35,4 +37,5 @@ class Sends:
         limit: int,
         store_timestamp: int,
         born_host: bytes,
+        guard: Signatures | None = None,
     ) -> tuple[int, memoryview | bytes, list[tuple[Queue, bytes, int]], bytes]: ...

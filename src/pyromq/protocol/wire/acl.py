@@ -14,6 +14,8 @@ from typing import Final
 ACCESS_KEY: Final = "AccessKey"
 SECURITY_TOKEN: Final = "SecurityToken"  # noqa: S105 - the name of a field
 SIGNATURE: Final = "Signature"
+#: Marks a query for a unique key; some clients leave it out of the content.
+UNIQUE_KEY_QUERY: Final = "_UNIQUE_KEY_QUERY"
 
 
 def signature_of(ext_fields: Mapping[str, str], body: bytes, secret_key: str) -> str:
