@@ -6,7 +6,7 @@
     globalWhiteRemoteAddresses: [10.10.103.*]
     accounts:
     - accessKey: rocketmq2          # at least 7 characters, as the secret key
-      secretKey: 12345678
+      secretKey: 12345678           # or ${NAME}, an environment variable
       whiteRemoteAddress: 192.168.1.*
       admin: false
       defaultTopicPerm: DENY        # DENY, PUB, SUB or PUB|SUB
@@ -29,6 +29,7 @@ Blocking; `reload` and `administration` call it on a thread after the start.
 
 from __future__ import annotations
 
+import os
 import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -46,6 +47,7 @@ from pyromq.acl.rules import (
     parse_permission,
 )
 from pyromq.base.atomic_file import write_file
+from pyromq.base.settings import ENVIRONMENT, ConfigError
 
 if TYPE_CHECKING:
     import yaml
@@ -91,6 +93,16 @@ class AclFileError(ValueError):
 
 class MissingYamlError(AclFileError):
     """PyYAML is not installed."""
+
+
+def home_of(directory: str | None) -> Path:
+    """Return the home directory of a server's files. Raises ConfigError without one."""
+    if not directory:
+        raise ConfigError(
+            "aclEnable=true: expected rocketmqHome or the ROCKETMQ_HOME environment variable; "
+            "it names the directory with conf/plain_acl.yml"
+        )
+    return Path(directory)
 
 
 class AclFiles:
@@ -254,6 +266,8 @@ class _Reader:
         for name in (ACCESS_KEY, SECRET_KEY):
             node = fields.get(name, item)
             text = self._text(node, name) if name in fields else ""
+            if name == SECRET_KEY:
+                text = self._resolved(node, text)
             if len(text) < KEY_MIN_LENGTH:
                 # Not the value: it may be a secret.
                 self._fail(node, f"{name} needs at least {KEY_MIN_LENGTH} characters")
@@ -271,6 +285,15 @@ class _Reader:
             resources=resources,
             white=self._expression(fields[WHITE], WHITE) if WHITE in fields else BLANK,
         )
+
+    def _resolved(self, node: yaml.Node, text: str) -> str:
+        """Return a secret, which may be the `${NAME}` of an environment variable."""
+        reference = ENVIRONMENT.fullmatch(text)
+        if reference is None:
+            return text
+        if reference[1] not in os.environ:
+            self._fail(node, f"{SECRET_KEY}: environment variable {reference[1]} is not set")
+        return os.environ[reference[1]]
 
     def _resources(
         self, fields: dict[str, yaml.Node], key: str, resource_of: Callable[[str], str]

@@ -11,7 +11,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from pyromq.acl.files import DEFAULT_FILE
+from pyromq.acl.files import DEFAULT_FILE, home_of
 from pyromq.base.settings import ConfigError, setting
 from pyromq.broker.limit_settings import LimitSettings
 
@@ -86,12 +86,7 @@ class AccessSettings(LimitSettings):
 
     def acl_home(self) -> Path:
         """Return the directory of the files. Raises ConfigError without one."""
-        if not self.rocketmq_home:
-            raise ConfigError(
-                "aclEnable=true: expected rocketmqHome or the ROCKETMQ_HOME environment variable; "
-                "it names the directory with conf/plain_acl.yml"
-            )
-        return Path(self.rocketmq_home)
+        return home_of(self.rocketmq_home)
 
     def check_access(self) -> None:
         """Raise ConfigError if access control is on and has no files, or the path leaves home."""

@@ -47,6 +47,7 @@ from pyromq.broker.services.stats import SAMPLE_SECONDS
 from pyromq.broker.services.transaction_check import TransactionCheck
 from pyromq.broker.state.tables import BrokerTables
 from pyromq.protocol.message.message_id import encode_host, format_address
+from pyromq.protocol.wire import acl
 from pyromq.remoting.client import RemotingClient
 from pyromq.remoting.limits import PeerLimits
 from pyromq.remoting.server import RemotingServer, bound_socket
@@ -112,7 +113,10 @@ class Broker:
         #: Set while the store runs.
         self.store: MessageStore | None = None
         self._assembly: Assembly | None = None
-        self._client = RemotingClient(connect_timeout=config.connect_timeout_millis / 1000)
+        self._client = RemotingClient(
+            connect_timeout=config.connect_timeout_millis / 1000,
+            before_request=acl.signer(config.replication_access_key, config.replication_secret_key),
+        )
         self._registration: Registration | None = None
         self._role_switch: RoleSwitch | None = None
         #: Copies the log to replicas, or from a master; None before the start.
@@ -196,7 +200,7 @@ class Broker:
         await self._client.close()
         await self.lanes.stop()
         if self._access_control is not None:
-            self._access_control.audit.close()
+            self._access_control.auditor.log.close()
         store, self.store = self.store, None
         if store is not None:
             await self._close_store(store)

@@ -18,13 +18,13 @@ class ReplicationSettings(AccessSettings):
     replication_access_key: str | None = setting(
         "replicationAccessKey",
         None,
-        "Sign the requests of a replica with this access key, for a master with access control; "
-        "needs replicationSecretKey.",
+        "Sign the requests of this broker to its master and to NameServers with this access key, "
+        "for servers with access control; needs replicationSecretKey.",
     )
     replication_secret_key: str | None = setting(
         "replicationSecretKey",
         None,
-        "Sign the requests of a replica with this secret key. It is never printed.",
+        "Sign these requests with this secret key. It is never printed.",
         secret=True,
     )
 

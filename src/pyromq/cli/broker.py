@@ -21,6 +21,7 @@ from pyromq.cli.running import (
     Servers,
     bad_setting,
     config_options,
+    mode_warnings,
     read_properties,
     run_servers,
     server_options,
@@ -87,7 +88,7 @@ def broker(
         ),
         options,
         ("store.log", "broker.log"),
-        loaded.warnings,
+        [*loaded.warnings, *mode_warnings(config_file, [type(loaded.broker)])],
     )
 
 

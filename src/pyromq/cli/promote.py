@@ -13,7 +13,9 @@ from typing import Final
 import click
 import orjson
 
+from pyromq.base.command_options import access_key_option, add_options, secret_key_option
 from pyromq.protocol.java.fastjson import BodyError
+from pyromq.protocol.wire import acl
 from pyromq.protocol.wire.codes import RequestCode, ResponseCode
 from pyromq.protocol.wire.frame import RemotingCommand
 from pyromq.protocol.wire.promotion import PromoteBrokerRequestHeader, PromotionReport
@@ -47,7 +49,10 @@ Next
 )
 @click.option("--force", is_flag=True, help="Promote the broker even if its master is alive.")
 @click.option("--json", "as_json", is_flag=True, help="Print the report as one JSON object.")
-def promote(address: str, role: str, force: bool, as_json: bool) -> None:
+@add_options(access_key_option, secret_key_option)
+def promote(
+    address: str, role: str, force: bool, as_json: bool, access_key: str, secret_key: str
+) -> None:
     """Turn the replica at ADDRESS (host:port, as clients use it) into a master.
 
     The broker checks first that its old master is gone: it refuses while a master of its name
@@ -63,7 +68,7 @@ def promote(address: str, role: str, force: bool, as_json: bool) -> None:
         parse_address(address)
     except AddressError as error:
         raise click.BadParameter(str(error), param_hint="ADDRESS") from error
-    answer = asyncio.run(_promote(address, role.upper(), force=force))
+    answer = asyncio.run(_promote(address, role.upper(), (access_key, secret_key), force=force))
     try:
         report = PromotionReport.decode(answer.body) if answer.body else None
     except BodyError as error:
@@ -78,10 +83,12 @@ def promote(address: str, role: str, force: bool, as_json: bool) -> None:
         sys.exit(1)
 
 
-async def _promote(address: str, role: str, *, force: bool) -> RemotingCommand:
+async def _promote(
+    address: str, role: str, keys: tuple[str, str], *, force: bool
+) -> RemotingCommand:
     header = PromoteBrokerRequestHeader(role, force)
     request = RemotingCommand(RequestCode.PROMOTE_BROKER, ext_fields=header.encode())
-    client = RemotingClient()
+    client = RemotingClient(before_request=acl.signer(*keys))
     try:
         return await client.request(address, request, _TIMEOUT_SECONDS)
     except RemotingError as error:

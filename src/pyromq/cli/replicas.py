@@ -11,6 +11,8 @@ import orjson
 from rich.console import Console
 from rich.table import Table
 
+from pyromq.base.command_options import access_key_option, add_options, secret_key_option
+from pyromq.protocol.wire import acl
 from pyromq.protocol.wire.codes import RequestCode, ResponseCode
 from pyromq.protocol.wire.frame import RemotingCommand
 from pyromq.remoting.address import AddressError, parse_address
@@ -29,7 +31,10 @@ _TIMEOUT_SECONDS: Final = 5.0
     type=click.FloatRange(0.1),
     help="Print the figures again and again, at this interval.",
 )
-def replicas(address: str, as_json: bool, watch: float | None) -> None:
+@add_options(access_key_option, secret_key_option)
+def replicas(
+    address: str, as_json: bool, watch: float | None, access_key: str, secret_key: str
+) -> None:
     """Show the replication of the broker at ADDRESS (host:port, as clients use it).
 
     A master shows each replica with its lag in bytes and milliseconds. A replica shows which
@@ -46,7 +51,7 @@ def replicas(address: str, as_json: bool, watch: float | None) -> None:
     except AddressError as error:
         raise click.BadParameter(str(error), param_hint="ADDRESS") from error
     while True:
-        figures = asyncio.run(_figures(address))
+        figures = asyncio.run(_figures(address, (access_key, secret_key)))
         if as_json:
             click.echo(orjson.dumps(figures).decode())
         else:
@@ -56,8 +61,8 @@ def replicas(address: str, as_json: bool, watch: float | None) -> None:
         time.sleep(watch)
 
 
-async def _figures(address: str) -> dict[str, Any]:
-    client = RemotingClient()
+async def _figures(address: str, keys: tuple[str, str]) -> dict[str, Any]:
+    client = RemotingClient(before_request=acl.signer(*keys))
     try:
         answer = await client.request(
             address, RemotingCommand(RequestCode.GET_REPLICATION_STATUS), _TIMEOUT_SECONDS

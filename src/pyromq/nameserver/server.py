@@ -12,7 +12,9 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from pyromq.acl.reload import INTERVAL_SECONDS
 from pyromq.base.periodic import PeriodicTasks
+from pyromq.nameserver.access_control import NameServerAccess
 from pyromq.nameserver.config import NamesrvConfig
 from pyromq.nameserver.handlers import NameServerHandlers
 from pyromq.nameserver.kv_config import KVConfig, KVLimits
@@ -58,6 +60,7 @@ class NameServer:
             idle_seconds=config.server_channel_max_idle_time_seconds,
             limits=PeerLimits.of(config),
         )
+        self._access = NameServerAccess(config) if config.acl_enable else None
         self._periodic = PeriodicTasks()
 
     @property
@@ -68,12 +71,15 @@ class NameServer:
     async def start(self) -> None:
         """Read the KV configuration and listen.
 
-        Raises `KVConfigFileError`, or `OSError` if the port is not available.
+        Raises `KVConfigFileError`, `AclFileError`, or `OSError` if the port is not available.
         """
+        handlers = self._handlers.table()
+        if self._access is not None:
+            self._access.rules.load()
+            handlers = self._access.guard(handlers)
+            self._periodic.start(INTERVAL_SECONDS, self._access.rules.poll, name="access control")
         self._kv_config.load()
-        await self._server.start(
-            Service(self._handlers.table(), on_disconnect=self.routes.remove_connection)
-        )
+        await self._server.start(Service(handlers, on_disconnect=self.routes.remove_connection))
         self._periodic.start(SCAN_INTERVAL, self.remove_dead_brokers, first=FIRST_SCAN)
 
     async def stop(self) -> None:
@@ -82,6 +88,8 @@ class NameServer:
         await self._server.stop()
         await self._kv_config.close()
         await self._production.close()
+        if self._access is not None:
+            self._access.close()
 
     def remove_dead_brokers(self) -> None:
         """Remove brokers that were silent for too long and close their connections."""

@@ -213,3 +213,11 @@ def test_without_pyyaml(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     write(tmp_path, RULES)
     with pytest.raises(MissingYamlError, match=r"pyromq\[acl\]"):
         AclFiles(tmp_path).load()
+
+
+def test_a_secret_from_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ALICE_SECRET", "from_outside")
+    write(tmp_path, account(secretKey="${ALICE_SECRET}"))
+    assert AclFiles(tmp_path).load().accounts["alice_key"].secret_key == "from_outside"
+    monkeypatch.delenv("ALICE_SECRET")
+    assert "ALICE_SECRET is not set" in fault(tmp_path, account(secretKey="${ALICE_SECRET}"))

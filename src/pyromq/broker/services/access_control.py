@@ -18,11 +18,12 @@ On the loop, except that large bodies are checked in the heartbeat lane.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable
 from typing import Any, Final, Protocol
 
 from pyromq.acl import compiled
-from pyromq.acl.audit import DENIED, DONE, FAILED, AuditLog
+from pyromq.acl.audit import AuditLog
+from pyromq.acl.auditing import Auditor, host_of
 from pyromq.acl.classification import Access, StoredMessage
 from pyromq.acl.reload import AclStore
 from pyromq.acl.rules import Account, Rules
@@ -36,7 +37,7 @@ from pyromq.protocol.java.wire_types import INT64, parse_integer
 from pyromq.protocol.message.properties import REAL_TOPIC
 from pyromq.protocol.message.record import RecordError, decode_record
 from pyromq.protocol.names import SCHEDULE_TOPIC, TRANSACTION_HALF_TOPIC
-from pyromq.protocol.wire.codes import RequestCode, ResponseCode
+from pyromq.protocol.wire.codes import ResponseCode
 from pyromq.protocol.wire.frame import (
     FrameError,
     RawFrame,
@@ -52,19 +53,6 @@ from pyromq.store.queues.consume_queue import ConsumeQueue
 
 #: Bodies above this size are decoded off the loop.
 _LARGE_BODY: Final = 64 * 1024
-#: Fields that name what a request is about, for the audit log.
-_RESOURCES: Final = (
-    "topic",
-    "b",
-    "consumerGroup",
-    "group",
-    "groupName",
-    "accessKey",
-    "namespace",
-    "brokerName",
-    "srcGroup",
-    "originTopic",
-)
 
 
 class MessageLookup(Protocol):
@@ -99,10 +87,10 @@ class AccessControl:
     ) -> None:
         self.rules = rules
         self.validator = Validator(rules.rules, strict=strict, replay_window=replay_window)
-        self.audit = audit
+        self.auditor = Auditor(audit)
         self._compiled = compiled.load(replay_window if strict else 0)
         self._rules_changed(rules.rules)
-        self._hosts: Memo[str, str] = Memo(_host)
+        self._hosts: Memo[str, str] = Memo(host_of)
         rules.listeners.append(self._rules_changed)
 
     @property
@@ -160,7 +148,7 @@ class AccessControl:
                     try:
                         account = check(host, code, access, fields, frame[2])
                     except AccessDeniedError as error:
-                        self.note_refusal(connection, code, fields, error)
+                        self.auditor.refused(connection.remote_address, code, fields, error)
                         if wants_answer(frame):
                             answer = command_from(frame).answer(error.code, error.remark)
                             answers.append(answer.encode())
@@ -174,41 +162,6 @@ class AccessControl:
                     handler(connection, allowed, answers)
 
         return serve
-
-    # Audit
-
-    def note_refusal(
-        self, connection: Connection, code: int, fields: Mapping[str, str], error: AccessDeniedError
-    ) -> None:
-        """Log a refused request."""
-        self.audit.write(
-            account=error.access_key,
-            address=connection.remote_address,
-            code=code,
-            request=request_name(code),
-            resource=resource_of(fields),
-            result=DENIED,
-            reason=error.reason,
-        )
-
-    def note_answer(
-        self,
-        connection: Connection,
-        request: RemotingCommand,
-        account: Account | None,
-        answer: RemotingCommand | None,
-    ) -> None:
-        """Log an administrative request with its outcome."""
-        is_done = answer is None or answer.code == ResponseCode.SUCCESS
-        self.audit.write(
-            account=None if account is None else account.access_key,
-            address=connection.remote_address,
-            code=request.code,
-            request=request_name(request.code),
-            resource=resource_of(request.ext_fields),
-            result=DONE if is_done else FAILED,
-            reason=None if answer is None or is_done else answer.remark,
-        )
 
 
 class _Guard:
@@ -232,7 +185,9 @@ class _Guard:
         try:
             account, request = self._admit(host, request)
         except AccessDeniedError as error:
-            self._control.note_refusal(connection, request.code, request.ext_fields, error)
+            self._control.auditor.refused(
+                connection.remote_address, request.code, request.ext_fields, error
+            )
             raise
         return self._serve(connection, request, account)
 
@@ -244,7 +199,9 @@ class _Guard:
                 lambda: self._admit(host, request), len(request.body)
             )
         except AccessDeniedError as error:
-            self._control.note_refusal(connection, request.code, request.ext_fields, error)
+            self._control.auditor.refused(
+                connection.remote_address, request.code, request.ext_fields, error
+            )
             raise
         return await _awaited(self._serve(connection, request, account))
 
@@ -269,7 +226,9 @@ class _Guard:
                 connection,
                 request,
                 self._handler,
-                lambda answer: self._control.note_answer(connection, request, account, answer),
+                lambda answer: self._control.auditor.answered(
+                    connection.remote_address, request, account, answer
+                ),
             )
         return self._handler(connection, request)
 
@@ -321,7 +280,9 @@ class _Guard:
         try:
             self._validator.check_stored(account, topic, stored.permission)
         except AccessDeniedError as error:
-            self._control.note_refusal(connection, request.code, request.ext_fields, error)
+            self._control.auditor.refused(
+                connection.remote_address, request.code, request.ext_fields, error
+            )
             raise
 
     def _topic_at(self, offset: int) -> str | None:
@@ -346,19 +307,6 @@ async def _awaited(result: Result) -> RemotingCommand | None:
     return await result if isinstance(result, Awaitable) else result
 
 
-def request_name(code: int) -> str:
-    """Return the name of a request code for people."""
-    try:
-        return RequestCode(code).name
-    except ValueError:
-        return "unknown"
-
-
-def resource_of(fields: Mapping[str, str]) -> str | None:
-    """Return what a request is about: the first of its fields that names something."""
-    return next((fields[name] for name in _RESOURCES if fields.get(name)), None)
-
-
 def _fields_of(frame: RawFrame) -> dict[str, str]:
     """Return the extFields of a raw frame as texts. Raises FrameError."""
     fields: Any = frame[1].get("extFields")
@@ -373,7 +321,3 @@ def _fields_of(frame: RawFrame) -> dict[str, str]:
             except ValueError as error:
                 raise FrameError(str(error)) from error
     return fields
-
-
-def _host(address: str) -> str:
-    return address.rpartition(":")[0].strip("[]")
