@@ -17,7 +17,7 @@ from typing import TypeVar
 
 from rich.console import Console
 
-from bench import client, cold, connections, delay, replication, tls
+from bench import acl, client, cold, connections, delay, replication, tls
 from bench.ack import AckServer
 from bench.cases import (
     ACK,
@@ -61,7 +61,7 @@ DATA = REPOSITORY / ".cache" / "bench"
 _SYNC_SETTINGS = {"flushDiskType": "SYNC_FLUSH"}
 _CLIENT = "client"
 #: These have their own tables and bounds, and run by themselves.
-_ALONE = ("cold", "delay", "load")
+_ALONE = ("acl", "cold", "delay", "load")
 _DEFAULT_ONLY = (JAVA, PYROMQ, NATS, KAFKA, ACK)
 _Brokers = TypeVar("_Brokers", Pair, Group)
 
@@ -236,6 +236,9 @@ def _measure_alone(options: argparse.Namespace, console: Console) -> tuple[str, 
     """Run a case that has its own table."""
     [name] = options.cases
     systems = _Systems(options, [], console)
+    if name == "acl":
+        with_java = JAVA in options.only
+        return acl.measure_acl(DATA, options.messages, options.rounds, console, with_java=with_java)
     if name == "cold":
         size = options.cold_mib * 1024 * 1024
         servers = systems.brokers_of(cold.SETTINGS)

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import random
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Any
@@ -98,21 +98,30 @@ def send_ring(
     encoding: Encoding = Encoding.JSON,
 ) -> Ring:
     """Build single sends, over the queues in turn."""
-    bodies = random.Random(connection)
     build, base = {
         Encoding.JSON: (command, OPAQUE_BASE),
         Encoding.BINARY: (binary_command, BINARY_OPAQUE_BASE),
     }[encoding]
     encoded = [
-        build(
-            SEND_MESSAGE_V2,
-            _send_header(topic, slot % QUEUES, _properties(connection, slot), False, born),
-            bodies.randbytes(body_size),
-            base + slot,
+        build(SEND_MESSAGE_V2, fields, body, base + slot)
+        for slot, (fields, body) in enumerate(
+            send_fields(topic, frames, body_size, connection, born)
         )
-        for slot in range(frames)
     ]
     return make_ring(encoded, 1, encoding)
+
+
+def send_fields(
+    topic: str, frames: int, body_size: int, connection: int, born: int
+) -> Iterator[tuple[dict[str, str], bytes]]:
+    """Yield the fields and the body of single sends, over the queues in turn."""
+    bodies = random.Random(connection)
+    for slot in range(frames):
+        properties = _properties(connection, slot)
+        yield (
+            _send_header(topic, slot % QUEUES, properties, False, born),
+            bodies.randbytes(body_size),
+        )
 
 
 def batch_ring(topic: str, frames: int, body_size: int, connection: int, born: int) -> Ring:
@@ -133,9 +142,7 @@ def batch_ring(topic: str, frames: int, body_size: int, connection: int, born: i
 
 def pull_ring(topic: str, connection: int, connections: int, stored_per_queue: int) -> Ring:
     """Build pulls of PULL_SIZE messages; each connection reads its own queues completely."""
-    queues = range(connection, QUEUES, connections)
-    offsets = range(0, stored_per_queue - PULL_SIZE + 1, PULL_SIZE)
-    places = [(queue, offset) for offset in offsets for queue in queues]
+    places = pull_places(connection, connections, stored_per_queue)
     encoded = [
         pull_request(topic, queue, offset, OPAQUE_BASE + slot)
         for slot, (queue, offset) in enumerate(places)
@@ -145,9 +152,21 @@ def pull_ring(topic: str, connection: int, connections: int, stored_per_queue: i
     return ring
 
 
+def pull_places(connection: int, connections: int, stored_per_queue: int) -> list[tuple[int, int]]:
+    """Return queue and offset of each pull of a connection."""
+    queues = range(connection, QUEUES, connections)
+    offsets = range(0, stored_per_queue - PULL_SIZE + 1, PULL_SIZE)
+    return [(queue, offset) for offset in offsets for queue in queues]
+
+
 def pull_request(topic: str, queue: int, offset: int, opaque: int) -> bytes:
     """Build a pull with its subscription in the header, without long polling."""
-    fields = {
+    return command(PULL_MESSAGE, pull_fields(topic, queue, offset), b"", opaque)
+
+
+def pull_fields(topic: str, queue: int, offset: int) -> dict[str, str]:
+    """Return the fields of a pull."""
+    return {
         "queueId": str(queue),
         "maxMsgNums": str(PULL_SIZE),
         "sysFlag": str(_PULL_SYS_FLAG_SUBSCRIPTION),
@@ -160,12 +179,16 @@ def pull_request(topic: str, queue: int, offset: int, opaque: int) -> bytes:
         "subVersion": "0",
         "consumerGroup": _CONSUMER_GROUP,
     }
-    return command(PULL_MESSAGE, fields, b"", opaque)
 
 
 def create_topic_request(topic: str) -> bytes:
     """Build a request that creates a topic with QUEUES queues."""
-    fields = {
+    return command(UPDATE_AND_CREATE_TOPIC, create_topic_fields(topic), b"", OPAQUE_BASE)
+
+
+def create_topic_fields(topic: str) -> dict[str, str]:
+    """Return the fields of that request."""
+    return {
         "topic": topic,
         "defaultTopic": "TBW102",
         "readQueueNums": str(QUEUES),
@@ -175,7 +198,6 @@ def create_topic_request(topic: str) -> bytes:
         "topicSysFlag": "0",
         "order": "false",
     }
-    return command(UPDATE_AND_CREATE_TOPIC, fields, b"", OPAQUE_BASE)
 
 
 def max_offset_request(topic: str, queue: int) -> bytes:

@@ -151,8 +151,15 @@ class Server:
 class JavaServer(Server):
     """Apache RocketMQ: a NameServer and a broker, with their default settings."""
 
-    def __init__(self, log_level: str = "WARN", settings: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        log_level: str = "WARN",
+        settings: Mapping[str, str] | None = None,
+        files: Mapping[str, str] | None = None,
+    ) -> None:
+        """`files` are written below ROCKETMQ_HOME."""
         super().__init__(JAVA, settings)
+        self._files = files
         self._log_level = log_level
         self._java: ApacheRocketMQ | None = None
 
@@ -171,6 +178,7 @@ class JavaServer(Server):
             jvm_options=JAVA_OPTIONS,
             log_level=self._log_level,
             patient=False,
+            files=self._files,
         )
         self._java.start(wait=False)
         self.port = int(self._java.broker_address.rpartition(":")[2])

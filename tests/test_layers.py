@@ -26,18 +26,33 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "protocol": frozenset({"base"}),
     "store": frozenset({"protocol", "base"}),
     "tls": frozenset({"protocol", "base"}),
+    "acl": frozenset({"protocol", "base"}),
     "remoting": frozenset({"tls", "protocol", "base"}),
     "replication": frozenset({"remoting", "store", "tls", "protocol", "base"}),
     "raft": frozenset({"remoting", "store", "tls", "protocol", "base"}),
-    "nameserver": frozenset({"remoting", "tls", "protocol", "base"}),
-    "broker": frozenset({"replication", "raft", "remoting", "store", "tls", "protocol", "base"}),
+    "nameserver": frozenset({"acl", "remoting", "tls", "protocol", "base"}),
+    "broker": frozenset(
+        {"acl", "replication", "raft", "remoting", "store", "tls", "protocol", "base"}
+    ),
     "client": frozenset({"remoting", "tls", "protocol", "base"}),
     "spark": frozenset({"client", "store", "remoting", "tls", "protocol", "base"}),
     "testing": frozenset(
-        {"client", "broker", "nameserver", "raft", "remoting", "store", "tls", "protocol", "base"}
+        {
+            "acl",
+            "client",
+            "broker",
+            "nameserver",
+            "raft",
+            "remoting",
+            "store",
+            "tls",
+            "protocol",
+            "base",
+        }
     ),
     "cli": frozenset(
         {
+            "acl",
             "broker",
             "client",
             "nameserver",

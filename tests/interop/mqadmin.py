@@ -68,9 +68,11 @@ def mqadmin(*options: str) -> ClientDriver:
     )
 
 
-def run(admin: ClientDriver, namesrv: str, words: Sequence[str]) -> Outcome:
-    """Run one command."""
-    return Outcome(**admin.call("run", namesrv=namesrv, words=words))
+def run(
+    admin: ClientDriver, namesrv: str, words: Sequence[str], **credentials: str | None
+) -> Outcome:
+    """Run one command, signed with `accessKey` and `secretKey` if they are given."""
+    return Outcome(**admin.call("run", namesrv=namesrv, words=words, **credentials))
 
 
 def fields(text: str) -> list[str]:

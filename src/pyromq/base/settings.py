@@ -36,6 +36,8 @@ MAX_TEXT_LENGTH = 16 * 1024
 _CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
 #: The abbreviations of the home directory, at the start of each path of a comma-separated list.
 _HOME = re.compile(r"(?:^|(?<=,))\s*(?:~|\$\{user\.home\}|\$\{HOME\}|\$HOME)(?=/|,|$)")
+#: A value that stands for an environment variable.
+ENVIRONMENT = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 #: Longest value that a message quotes.
 _MAX_QUOTED = 100
 #: Shown instead of a secret.
@@ -110,6 +112,27 @@ def load_settings(
         else:
             values[item.attribute] = item.parse(text, home)
     return config_class(**values), others
+
+
+def with_environment(
+    properties: Mapping[str, str], environment: Mapping[str, str]
+) -> dict[str, str]:
+    """Replace each value `${NAME}` by the environment variable. Raises ConfigError without it.
+
+    `${HOME}` stays: paths may begin with it.
+    """
+    resolved = dict(properties)
+    for key, text in properties.items():
+        found = ENVIRONMENT.fullmatch(text.strip())
+        if found is None or found[1] == "HOME":
+            continue
+        if found[1] not in environment:
+            raise ConfigError(
+                f"{key}={shown(text)}: expected an environment variable {found[1]}, which is not "
+                "set"
+            )
+        resolved[key] = environment[found[1]]
+    return resolved
 
 
 def format_settings(config: object, *, only_important: bool = False) -> str:

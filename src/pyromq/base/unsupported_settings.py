@@ -64,12 +64,6 @@ _SERVER: Table = {
 BROKER: Table = {
     **_SERVER,
     **_refused(
-        "this broker cannot check access keys, so it would be open to everybody; protect it by "
-        "the network",
-        file_only=False,
-        aclEnable="false",
-    ),
-    **_refused(
         "plug-ins of RocketMQ's store are Java classes; the store would run without them",
         messageStorePlugIn="",
     ),
@@ -108,7 +102,6 @@ BROKER: Table = {
         rmqAddressServerSubGroup="",
     ),
     **_ignored(_LOGGING, isolateLogEnable="false"),
-    **_ignored("there is no installation directory; " + _LOGGING, file_only=True, rocketmqHome=""),
     **_ignored(
         _COMMERCIAL,
         commercialBaseCount="1",

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from pyromq.broker.handlers.admin.access import AccessHandlers
 from pyromq.broker.handlers.admin.clients import ClientAdminHandlers
 from pyromq.broker.handlers.admin.config import ConfigAdminHandlers
 from pyromq.broker.handlers.admin.consume_stats import ConsumeStatsHandlers
@@ -102,7 +103,8 @@ def build_service(
     1. Before a chunk's frames run, the server asks `fast_failure` to refuse the late ones.
     2. Plain requests are served from the bytes of the chunk (`take_frames`), unless a hook or a
        guard must see them. Each other frame goes to its route: first the guard against a store
-       without buffers, then the hooks, then the limit on its body, then the handler of the family.
+       without buffers, then access control, then the hooks, then the limit on its body, then the
+       handler of the family.
     3. After the last frame the server ends the chunk: `fast_failure` times the store's `end_chunk`,
        which writes the gathered records to the log. Only then do the responses leave.
     4. With SYNC_FLUSH or SYNC_MASTER, and in a raft group, `end_chunk` returns a future. The
@@ -114,6 +116,10 @@ def build_service(
     store = parts.store
     routes = with_body_limits(routes, parts.config)
     routes = with_hooks(routes, parts.hooks)
+    if parts.access_control is not None:
+        # Around everything that parses a request, except the check of its size.
+        routes = parts.access_control.guard(routes, store, parts.lanes.heartbeat)
+        routes = with_body_limits(routes, parts.config)
     if store.config.refuses_without_buffer:
         routes = reject_sends_while(routes, lambda: store.free_buffers == 0)
     if is_draining:
@@ -146,6 +152,7 @@ def _families(parts: BrokerParts, send: SendHandlers, check: TransactionCheck) -
         TableHandlers(parts),
         StatsAdminHandlers(parts, halves_without_producer=lambda: check.without_producer),
         ConfigAdminHandlers(parts.live_config),
+        AccessHandlers(parts),
         ReplicationAdminHandlers(parts),
         MaintenanceHandlers(store, tables.topics, deletion, parts.role),
         QueueOffsetHandlers(store, lanes.admin),

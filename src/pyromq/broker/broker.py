@@ -24,6 +24,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+from pyromq.acl.audit import AuditLog
+from pyromq.acl.files import AclFiles
+from pyromq.acl.reload import INTERVAL_SECONDS, AclStore
 from pyromq.base.descriptors import descriptors_needed
 from pyromq.base.periodic import PeriodicTasks
 from pyromq.broker.assembly import Assembly, assemble
@@ -33,6 +36,7 @@ from pyromq.broker.parts import build_parts
 from pyromq.broker.raft_log import node_settings, open_log
 from pyromq.broker.role import Role, RoleError
 from pyromq.broker.role_switch import RoleSwitch
+from pyromq.broker.services.access_control import AccessControl
 from pyromq.broker.services.delay import DelayService
 from pyromq.broker.services.flow_control import Lanes
 from pyromq.broker.services.long_poll import LongPoll
@@ -45,6 +49,7 @@ from pyromq.broker.services.stats import SAMPLE_SECONDS
 from pyromq.broker.services.transaction_check import TransactionCheck
 from pyromq.broker.state.tables import BrokerTables
 from pyromq.protocol.message.message_id import encode_host, format_address
+from pyromq.protocol.wire import acl
 from pyromq.remoting.client import RemotingClient
 from pyromq.remoting.limits import PeerLimits
 from pyromq.remoting.server import RemotingServer, bound_socket
@@ -116,7 +121,9 @@ class Broker:
         self._assembly: Assembly | None = None
         self._tls = ServerTls(config)
         self._client = RemotingClient(
-            connect_timeout=config.connect_timeout_millis / 1000, tls=self._tls.client
+            connect_timeout=config.connect_timeout_millis / 1000,
+            tls=self._tls.client,
+            before_request=acl.signer(config.replication_access_key, config.replication_secret_key),
         )
         self._registration: Registration | None = None
         self._role_switch: RoleSwitch | None = None
@@ -127,6 +134,7 @@ class Broker:
         self._servers: list[RemotingServer] = []
         #: The bound replication port, from the start to the stop.
         self._ha_socket: socket.socket | None = None
+        self._access_control: AccessControl | None = None
         self._periodic = PeriodicTasks()
         #: Drops all connections after a failure.
         self._leaving: asyncio.Task[None] | None = None
@@ -155,9 +163,11 @@ class Broker:
     async def start(self) -> None:
         """Serve.
 
-        Raises OSError, StoreError, PersistenceError or TlsError if that is not possible.
+        Raises OSError, StoreError, PersistenceError, TlsError or AclFileError if that is not
+        possible.
         """
         self._tls.load()
+        self._access_control = self._build_access_control()
         record_address = await _resolve(self._config.broker_ip1)
         self._bind()
         store_host = encode_host(record_address, self._port)
@@ -213,6 +223,8 @@ class Broker:
         await self._client.close()
         await self._tls.stop()
         await self.lanes.stop()
+        if self._access_control is not None:
+            self._access_control.auditor.log.close()
         store, self.store = self.store, None
         if store is not None:
             await self._close_store(store)
@@ -299,6 +311,28 @@ class Broker:
         self._port = self._servers[0].port
         self._store_config = dataclasses.replace(
             self._store_config, ha_listen_port=self._port + _HA_PORT_DISTANCE
+        )
+
+    def _build_access_control(self) -> AccessControl | None:
+        """Read the accounts. Raises AclFileError or OSError."""
+        config = self._config
+        if not config.acl_enable:
+            return None
+        strict = config.is_acl_strict
+        files = AclFiles(config.acl_home(), strict=strict, default=Path(config.acl_plain_file))
+        rules = AclStore(files)
+        rules.load()
+        default_log = Path(self._store_config.store_path_root_dir) / "audit" / "audit.log"
+        return AccessControl(
+            rules,
+            strict=strict,
+            replay_window=config.acl_replay_window_millis,
+            audit=AuditLog(
+                Path(config.audit_log_path) if config.audit_log_path else default_log,
+                config.broker_name,
+                max_bytes=config.audit_log_max_bytes,
+                backups=config.audit_log_files,
+            ),
         )
 
     def _start_store(self, store_host: bytes) -> MessageStore:
@@ -410,6 +444,7 @@ class Broker:
             announce=announce,
             role=self.role,
             promotion=self._build_promotion(store, registration),
+            access_control=self._access_control,
             replication_figures=self._replication_figures,
             transfer=None if self.raft is None else self.raft.transfer,
             hooks=self._hooks,
@@ -424,6 +459,8 @@ class Broker:
         self._tls.start()
         start = self._periodic.start
         start(SAMPLE_SECONDS, assembly.parts.stats.sample)
+        if self._access_control is not None:
+            start(INTERVAL_SECONDS, self._access_control.rules.poll, name="access control")
         start(_EXPIRY_SECONDS, assembly.heartbeat.expire)
         start(_EXPIRY_SECONDS, self.queue_locks.expire)
         start(_EXPIRY_SECONDS, self.filters.clean)

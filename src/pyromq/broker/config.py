@@ -1,9 +1,9 @@
 """The broker's configuration: RocketMQ's BrokerConfig and the server part of its network keys.
 
 Defaults and units are RocketMQ 4.9.7's. Settings that RocketMQ does not have are inherited from
-`limit_settings` and `replication_settings`; RocketMQ's keys without a field are listed in
-`base.unsupported_settings`. One file holds the keys of broker and store: `load_broker_properties`
-reads both and applies the rules that tie them together.
+`limit_settings`, `access_settings` and `replication_settings`; RocketMQ's keys without a field are
+listed in `base.unsupported_settings`. One file holds the keys of broker and store:
+`load_broker_properties` reads both and applies the rules that tie them together.
 
 Loaded at start-up by the command line. At run time only `services.live_config` changes a
 configuration, only its live settings, and only on the loop.
@@ -559,18 +559,15 @@ class BrokerConfig(ReplicationSettings):
                     "without / and \\, not starting with a dot"
                 )
         fault = topic_fault(self.msg_trace_topic_name)
-        if fault is not None:
+        if fault:
             raise ConfigError(f"msgTraceTopicName={self.msg_trace_topic_name!r:.100}: {fault}")
         if len(self.region_id) > _MAX_REGION_LENGTH:
-            raise ConfigError(
-                f"regionId={self.region_id:.100}...: expected at most {_MAX_REGION_LENGTH} "
-                "characters"
-            )
+            text = f"regionId={self.region_id:.100}"
+            raise ConfigError(f"{text}...: expected at most {_MAX_REGION_LENGTH} characters")
         for key, value in (("brokerIP1", self.broker_ip1), ("brokerIP2", self.broker_ip2)):
             if not _is_host(value):
-                raise ConfigError(
-                    f"{key}={value}: expected an IP address or a host name, without a port"
-                )
+                expected = "an IP address or a host name, without a port"
+                raise ConfigError(f"{key}={value}: expected {expected}")
         if 0 < self.listen_port <= _FAST_PORT_DISTANCE:
             raise ConfigError(
                 f"listenPort={self.listen_port}: expected 0 or a number above "
@@ -580,6 +577,7 @@ class BrokerConfig(ReplicationSettings):
         check_water_marks(self)
         self.check_credentials()
         self.check_tls()
+        self.check_access()
 
     @classmethod
     def load(cls, properties: Mapping[str, str]) -> tuple[Self, list[str]]:

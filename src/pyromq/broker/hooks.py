@@ -182,7 +182,7 @@ def _around_send(handler: Handler, hooks: Sequence[SendMessageHook]) -> Handler:
             for hook in hooks:
                 _never_fail(hook.after_send, context)
 
-        return _followed(connection, request, handler, after)
+        return followed(connection, request, handler, after)
 
     return send
 
@@ -251,7 +251,7 @@ def _around(handler: Handler, hooks: Sequence[RpcHook]) -> Handler:
             answer = error_answer(connection.remote_address, request, error)
             after(answer)
             return answer
-        return _followed(connection, request, handler, after)
+        return followed(connection, request, handler, after)
 
     return serve
 
@@ -286,7 +286,7 @@ def _only(commands: Iterable[RemotingCommand]) -> RemotingCommand | None:
 # Helpers
 
 
-def _followed(
+def followed(
     connection: Connection,
     request: RemotingCommand,
     handler: Handler,

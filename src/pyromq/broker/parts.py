@@ -16,6 +16,7 @@ from pyromq.broker.config import BrokerConfig
 from pyromq.broker.hooks import Hooks
 from pyromq.broker.inner_messages import MessageWriter
 from pyromq.broker.role import Role
+from pyromq.broker.services.access_control import AccessControl
 from pyromq.broker.services.flow_control import Lanes
 from pyromq.broker.services.live_config import LiveConfig
 from pyromq.broker.services.long_poll import LongPoll
@@ -52,6 +53,8 @@ class BrokerParts:
     clock: Clock
     #: Serves PROMOTE_BROKER; None for a broker that cannot change its role.
     promotion: Promotion | None = None
+    #: Checks every request; None if `aclEnable` is false.
+    access_control: AccessControl | None = None
     #: Returns how replication is doing (`BrokerReplication.figures`).
     replication_figures: Callable[[], dict[str, Any]] = dict
     #: Lets another node of the raft group lead; returns why not. None outside of a group.
@@ -76,6 +79,7 @@ def build_parts(  # noqa: PLR0913 - the inputs of the composition root
     announce: Callable[[], Awaitable[None] | None],
     role: Role | None = None,
     promotion: Promotion | None = None,
+    access_control: AccessControl | None = None,
     replication_figures: Callable[[], dict[str, Any]] = dict,
     transfer: Callable[[str], Awaitable[str | None]] | None = None,
     hooks: Hooks | None = None,
@@ -105,6 +109,7 @@ def build_parts(  # noqa: PLR0913 - the inputs of the composition root
         hooks=hooks or Hooks(),
         clock=clock,
         promotion=promotion,
+        access_control=access_control,
         replication_figures=replication_figures,
         transfer=transfer,
     )

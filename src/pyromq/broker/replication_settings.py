@@ -8,23 +8,23 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pyromq.base.settings import ConfigError, setting
-from pyromq.broker.limit_settings import LimitSettings
+from pyromq.broker.access_settings import AccessSettings
 
 
 @dataclass(frozen=True, slots=True)
-class ReplicationSettings(LimitSettings):
+class ReplicationSettings(AccessSettings):
     """The credentials of a replica at its master."""
 
     replication_access_key: str | None = setting(
         "replicationAccessKey",
         None,
-        "Sign the requests of a replica with this access key, for a master with access control; "
-        "needs replicationSecretKey.",
+        "Sign the requests of this broker to its master and to NameServers with this access key, "
+        "for servers with access control; needs replicationSecretKey.",
     )
     replication_secret_key: str | None = setting(
         "replicationSecretKey",
         None,
-        "Sign the requests of a replica with this secret key. It is never printed.",
+        "Sign these requests with this secret key. It is never printed.",
         secret=True,
     )
 

@@ -1,11 +1,12 @@
 """Routes: which handler serves which request code, and on what terms.
 
-Each family of handlers declares its own routes, so adding a request is one edit, in its family:
+Each family of handlers declares its own routes, so adding a request is one edit, in its family. The
+second argument says what a caller needs for it (`acl.classification`):
 
     def routes(self) -> Routes:
         return Routes(
-            Route(RequestCode.QUERY_MESSAGE, self.query_message, is_query=True),
-            Route(RequestCode.VIEW_MESSAGE_BY_ID, self.view_message, is_query=True),
+            Route(RequestCode.QUERY_MESSAGE, access.QUERY_TOPIC, self.query_message, is_query=True),
+            Route(RequestCode.VIEW_MESSAGE_BY_ID, access.VIEW, self.view_message, is_query=True),
         )
 
 `build_routes` merges the families and refuses a code that two of them claim. Decorators
@@ -23,6 +24,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Protocol, TypeAlias
 
+from pyromq.acl.classification import Access
 from pyromq.broker.config import BrokerConfig
 from pyromq.protocol.wire.codes import RequestCode, ResponseCode
 from pyromq.protocol.wire.frame import (
@@ -85,6 +87,8 @@ class Route:
     """How one request code is served."""
 
     code: RequestCode
+    #: What a caller needs in strict mode; no route is without it.
+    access: Access
     #: Serves one request; None for a code that is only served in runs.
     plain: Handler | None = None
     #: Serves runs of requests: `runs(handler)` or `fast(handler)`.

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import click
 
+from pyromq.acl.files import AclFileError
 from pyromq.base.settings import ConfigError
 from pyromq.broker.broker import Broker
 from pyromq.broker.config import BrokerProperties, format_broker_properties, load_broker_properties
@@ -20,6 +21,7 @@ from pyromq.cli.running import (
     Servers,
     bad_setting,
     config_options,
+    mode_warnings,
     read_properties,
     run_servers,
     server_options,
@@ -87,7 +89,7 @@ def broker(
         ),
         options,
         ("store.log", "broker.log"),
-        loaded.warnings,
+        [*loaded.warnings, *mode_warnings(config_file, [type(loaded.broker)])],
     )
 
 
@@ -109,7 +111,10 @@ async def start_broker(
         on_failure=lambda reason: servers.stop(click.ClickException(f"broker stopped: {reason}")),
     )
     await servers.start(
-        "broker", server, other_port, failures=(PersistenceError, StoreError, TlsError)
+        "broker",
+        server,
+        other_port,
+        failures=(AclFileError, PersistenceError, StoreError, TlsError),
     )
     line = (
         f"The broker[{loaded.broker.broker_name}, {server.address}] boot success. "

@@ -25,6 +25,7 @@ COMMANDS = {
     "bench": ("pyromq.cli.bench.command:bench", "Load a cluster and measure rates and latencies."),
     "store": ("pyromq.cli.store:store", "Inspect, check and rebuild the files of a store."),
     "tls": ("pyromq.cli.tls:tls", "Make certificates for tests."),
+    "acl": ("pyromq.cli.acl:acl", "Make and check the files of access control."),
     "spark": ("pyromq.cli.spark:spark", "Archive, replay, audit and rebuild with Spark."),
 }
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import click
 
+from pyromq.acl.files import AclFileError
 from pyromq.base.settings import ConfigError, format_settings
 from pyromq.cli.running import (
     ServerOptions,
@@ -89,7 +90,9 @@ async def start_namesrv(
 ) -> NameServer:
     """Start a NameServer and announce it with its boot line."""
     server = NameServer(config)
-    await servers.start("NameServer", server, other_port, failures=(KVConfigFileError, TlsError))
+    await servers.start(
+        "NameServer", server, other_port, failures=(AclFileError, KVConfigFileError, TlsError)
+    )
     announce(
         "The Name Server boot success. serializeType=JSON, "
         f"listening on {format_address(config.bind_address, server.port)}"

@@ -13,7 +13,9 @@ from typing import Final
 import click
 import orjson
 
+from pyromq.base.command_options import access_key_option, add_options, secret_key_option
 from pyromq.protocol.java.fastjson import BodyError
+from pyromq.protocol.wire import acl
 from pyromq.protocol.wire.codes import RequestCode, ResponseCode
 from pyromq.protocol.wire.frame import RemotingCommand
 from pyromq.protocol.wire.promotion import PromoteBrokerRequestHeader, PromotionReport
@@ -50,7 +52,16 @@ Next
 @click.option("--force", is_flag=True, help="Promote the broker even if its master is alive.")
 @click.option("--json", "as_json", is_flag=True, help="Print the report as one JSON object.")
 @tls_options
-def promote(address: str, role: str, force: bool, as_json: bool, tls: bool | Tls) -> None:
+@add_options(access_key_option, secret_key_option)
+def promote(
+    address: str,
+    role: str,
+    force: bool,
+    as_json: bool,
+    tls: bool | Tls,
+    access_key: str,
+    secret_key: str,
+) -> None:
     """Turn the replica at ADDRESS (host:port, as clients use it) into a master.
 
     The broker checks first that its old master is gone: it refuses while a master of its name
@@ -66,7 +77,8 @@ def promote(address: str, role: str, force: bool, as_json: bool, tls: bool | Tls
         parse_address(address)
     except AddressError as error:
         raise click.BadParameter(str(error), param_hint="ADDRESS") from error
-    answer = asyncio.run(_promote(address, role.upper(), tls, force=force))
+    client = RemotingClient(tls=client_tls(tls), before_request=acl.signer(access_key, secret_key))
+    answer = asyncio.run(_promote(client, address, role.upper(), force=force))
     try:
         report = PromotionReport.decode(answer.body) if answer.body else None
     except BodyError as error:
@@ -81,10 +93,11 @@ def promote(address: str, role: str, force: bool, as_json: bool, tls: bool | Tls
         sys.exit(1)
 
 
-async def _promote(address: str, role: str, tls: bool | Tls, *, force: bool) -> RemotingCommand:
+async def _promote(
+    client: RemotingClient, address: str, role: str, *, force: bool
+) -> RemotingCommand:
     header = PromoteBrokerRequestHeader(role, force)
     request = RemotingCommand(RequestCode.PROMOTE_BROKER, ext_fields=header.encode())
-    client = RemotingClient(tls=client_tls(tls))
     try:
         return await client.request(address, request, _TIMEOUT_SECONDS)
     except RemotingError as error:

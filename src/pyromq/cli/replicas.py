@@ -11,6 +11,8 @@ import orjson
 from rich.console import Console
 from rich.table import Table
 
+from pyromq.base.command_options import access_key_option, add_options, secret_key_option
+from pyromq.protocol.wire import acl
 from pyromq.protocol.wire.codes import RequestCode, ResponseCode
 from pyromq.protocol.wire.frame import RemotingCommand
 from pyromq.remoting.address import AddressError, parse_address
@@ -32,7 +34,15 @@ _TIMEOUT_SECONDS: Final = 5.0
     help="Print the figures again and again, at this interval.",
 )
 @tls_options
-def replicas(address: str, as_json: bool, watch: float | None, tls: bool | Tls) -> None:
+@add_options(access_key_option, secret_key_option)
+def replicas(
+    address: str,
+    as_json: bool,
+    watch: float | None,
+    tls: bool | Tls,
+    access_key: str,
+    secret_key: str,
+) -> None:
     """Show the replication of the broker at ADDRESS (host:port, as clients use it).
 
     A master shows each replica with its lag in bytes and milliseconds. A replica shows which
@@ -49,7 +59,7 @@ def replicas(address: str, as_json: bool, watch: float | None, tls: bool | Tls) 
     except AddressError as error:
         raise click.BadParameter(str(error), param_hint="ADDRESS") from error
     while True:
-        figures = asyncio.run(_figures(address, tls))
+        figures = asyncio.run(_figures(address, tls, (access_key, secret_key)))
         if as_json:
             click.echo(orjson.dumps(figures).decode())
         else:
@@ -59,8 +69,8 @@ def replicas(address: str, as_json: bool, watch: float | None, tls: bool | Tls) 
         time.sleep(watch)
 
 
-async def _figures(address: str, tls: bool | Tls) -> dict[str, Any]:
-    client = RemotingClient(tls=client_tls(tls))
+async def _figures(address: str, tls: bool | Tls, keys: tuple[str, str]) -> dict[str, Any]:
+    client = RemotingClient(tls=client_tls(tls), before_request=acl.signer(*keys))
     try:
         answer = await client.request(
             address, RemotingCommand(RequestCode.GET_REPLICATION_STATUS), _TIMEOUT_SECONDS

@@ -16,8 +16,9 @@ import logging
 import os
 import select
 import signal
+import stat
 import sys
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, AsyncExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,7 +29,7 @@ import click
 
 from pyromq.base.command_options import Command, add_options
 from pyromq.base.process_memory import return_excess
-from pyromq.base.settings import ConfigError
+from pyromq.base.settings import ENVIRONMENT, ConfigError, settings_of, with_environment
 from pyromq.cli.logs import MIB, logging_to_files, logging_to_stderr
 from pyromq.cli.tuning import allow_open_files, settle
 from pyromq.protocol.java.properties import PropertiesError, parse_properties
@@ -186,15 +187,36 @@ config_options: Final = add_options(
 
 
 def read_properties(path: str | None) -> dict[str, str]:
-    """Parse a `.properties` file; without a path, return an empty table."""
+    """Parse a `.properties` file and its `${NAME}` references; without a path, an empty table."""
     if path is None:
         return {}
     try:
-        return parse_properties(Path(path).read_bytes())
+        return with_environment(parse_properties(Path(path).read_bytes()), os.environ)
     except OSError as error:
         raise click.ClickException(f"cannot read {path}: {error.strerror}") from error
-    except PropertiesError as error:
+    except (PropertiesError, ConfigError) as error:
         raise click.ClickException(f"{path}: {error}") from error
+
+
+def mode_warnings(path: str | None, config_classes: Iterable[type]) -> list[str]:
+    """Return a warning if others can read a file with a secret in it."""
+    if path is None:
+        return []
+    properties = parse_properties(Path(path).read_bytes())
+    secrets = [
+        item.key
+        for config_class in config_classes
+        for item in settings_of(config_class)
+        if item.secret
+        and properties.get(item.key)
+        and not ENVIRONMENT.fullmatch(properties[item.key].strip())
+    ]
+    mode = stat.S_IMODE(Path(path).stat().st_mode)
+    if not secrets or not mode & (stat.S_IRWXG | stat.S_IRWXO):
+        return []
+    names = ", ".join(secrets)
+    advice = f"run chmod 600 {path}, or refer to an environment variable, ${{NAME}}"
+    return [f"{path} holds {names} and has mode {mode:04o}: {advice}"]
 
 
 def bad_setting(error: ConfigError, path: str | None) -> click.ClickException:

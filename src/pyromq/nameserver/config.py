@@ -9,11 +9,13 @@ Loaded at start-up by the command line. Immutable: an administrator's change ove
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Self
 
+from pyromq.acl.files import DEFAULT_FILE, home_of
 from pyromq.base.settings import (
     ineffective_warnings,
     load_settings,
@@ -107,9 +109,35 @@ class NamesrvConfig(TlsSettings):
     )
     rocketmq_home: str | None = setting(
         "rocketmqHome",
+        doc="Find the files of access control below this directory. The default comes from the "
+        "ROCKETMQ_HOME environment variable.",
+        default_factory=lambda: os.environ.get("ROCKETMQ_HOME"),
+        path=True,
+    )
+    acl_enable: bool = setting(
+        "aclEnable",
+        False,
+        "Take registrations and changes only from administrators, by the accounts in "
+        "conf/plain_acl.yml and conf/acl below rocketmqHome.",
+    )
+    acl_plain_file: str = setting(
+        "aclPlainFile", str(DEFAULT_FILE), "Read this file below rocketmqHome."
+    )
+    audit_log_path: str | None = setting(
+        "auditLogPath",
         None,
-        "Find RocketMQ's logging configuration in this directory.",
-        ignored="logging is configured on the command line (--log-dir, --log-level)",
+        "Log refused requests and changes to this file while aclEnable is true. The default is "
+        "audit.log beside the file of kvConfigPath.",
+        path=True,
+    )
+    audit_log_max_bytes: int = setting(
+        "auditLogMaxBytes",
+        64 * 1024 * 1024,
+        "Rotate the audit log when it reaches this size.",
+        minimum=64 * 1024,
+    )
+    audit_log_files: int = setting(
+        "auditLogFiles", 10, "Keep this many old audit logs.", minimum=0, maximum=1000
     )
     max_brokers: int = setting(
         "maxBrokers",
@@ -173,6 +201,12 @@ class NamesrvConfig(TlsSettings):
     def __post_init__(self) -> None:
         check_water_marks(self)
         self.check_tls()
+        if self.acl_enable:
+            self.acl_home()
+
+    def acl_home(self) -> Path:
+        """Return the directory of the files of access control. Raises ConfigError without one."""
+        return home_of(self.rocketmq_home)
 
     @classmethod
     def load(cls, properties: Mapping[str, str]) -> tuple[Self, list[str]]:

@@ -12,7 +12,9 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from pyromq.acl.reload import INTERVAL_SECONDS
 from pyromq.base.periodic import PeriodicTasks
+from pyromq.nameserver.access_control import NameServerAccess
 from pyromq.nameserver.config import NamesrvConfig
 from pyromq.nameserver.handlers import NameServerHandlers
 from pyromq.nameserver.kv_config import KVConfig, KVLimits
@@ -62,6 +64,7 @@ class NameServer:
             limits=PeerLimits.of(config),
             tls=self.tls,
         )
+        self._access = NameServerAccess(config) if config.acl_enable else None
         self._periodic = PeriodicTasks()
 
     @property
@@ -72,13 +75,17 @@ class NameServer:
     async def start(self) -> None:
         """Read the KV configuration and listen.
 
-        Raises `KVConfigFileError`, `TlsError`, or `OSError` if the port is not available.
+        Raises `KVConfigFileError`, `AclFileError`, `TlsError`, or `OSError` if the port is not
+        available.
         """
         self.tls.load()
+        handlers = self._handlers.table()
+        if self._access is not None:
+            self._access.rules.load()
+            handlers = self._access.guard(handlers)
+            self._periodic.start(INTERVAL_SECONDS, self._access.rules.poll, name="access control")
         self._kv_config.load()
-        await self._server.start(
-            Service(self._handlers.table(), on_disconnect=self.routes.remove_connection)
-        )
+        await self._server.start(Service(handlers, on_disconnect=self.routes.remove_connection))
         self.tls.start()
         self._periodic.start(SCAN_INTERVAL, self.remove_dead_brokers, first=FIRST_SCAN)
 
@@ -89,6 +96,8 @@ class NameServer:
         await self.tls.stop()
         await self._kv_config.close()
         await self._production.close()
+        if self._access is not None:
+            self._access.close()
 
     def remove_dead_brokers(self) -> None:
         """Remove brokers that were silent for too long and close their connections."""

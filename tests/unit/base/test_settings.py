@@ -19,6 +19,7 @@ from pyromq.base.settings import (
     settings_of,
     shown,
     unknown_key_hint,
+    with_environment,
 )
 
 
@@ -212,3 +213,11 @@ def test_a_secret_is_loaded_but_never_shown() -> None:
     with pytest.raises(ConfigError) as caught:
         load_settings(WithSecret, {"key": "hush\x00"})
     assert "hush" not in str(caught.value)
+
+
+def test_values_from_the_environment() -> None:
+    table = {"a": "${SECRET}", "b": "x${SECRET}", "c": "${HOME}", "d": " ${SECRET} "}
+    resolved = with_environment(table, {"SECRET": "s3", "HOME": "/root"})
+    assert resolved == {"a": "s3", "b": "x${SECRET}", "c": "${HOME}", "d": "s3"}
+    with pytest.raises(ConfigError, match=r"^a=.*environment variable SECRET, which is not set"):
+        with_environment(table, {})

@@ -43,6 +43,7 @@ serverChannelMaxIdleTimeSeconds=120
 serverSocketSndBufSize=0
 serverSocketRcvBufSize=0 writeBufferHighWaterMark=0 writeBufferLowWaterMark=0
 serverSocketBacklog=1024
+aclEnable=false rocketmqHome=
 """
 
 #: The important keys of RocketMQ 4.9.7's broker (BrokerConfig), in its order, without the
@@ -50,7 +51,7 @@ serverSocketBacklog=1024
 JAVA_IMPORTANT = """
 namesrvAddr brokerIP1 brokerName brokerClusterName brokerId autoCreateTopicEnable
 autoCreateSubscriptionGroup msgTraceTopicName traceTopicEnable rejectTransactionMessage
-transactionTimeOut transactionCheckMax transactionCheckInterval
+transactionTimeOut transactionCheckMax transactionCheckInterval aclEnable
 """
 
 #: A file as RocketMQ's users have it.
@@ -76,14 +77,15 @@ transferMsgByHeap=false
 
 def test_defaults_are_those_of_rocketmq(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("NAMESRV_ADDR", raising=False)
+    monkeypatch.delenv("ROCKETMQ_HOME", raising=False)
     config = BrokerConfig(broker_ip1="10.0.0.1", broker_ip2="10.0.0.1", broker_name="host")
     java = {pair.split("=")[0] for pair in JAVA_DEFAULTS.split()}
     lines = [line for line in format_settings(config).split() if line.split("=")[0] in java]
     assert lines == JAVA_DEFAULTS.split()
-    # Every setting that RocketMQ does not have is a limit, or about replication or TLS.
+    # Every setting that RocketMQ does not have is a limit, or about replication, access or TLS.
     ours = [item for item in settings_of(BrokerConfig) if item.key not in java]
-    prefixes = ("replication", "tls.", "useTLS")
-    assert all(item.limit or item.key.startswith(prefixes) for item in ours)
+    about = ("replication", "acl", "auditLog", "tls.", "useTLS")
+    assert all(item.limit or item.key.startswith(about) for item in ours)
     important = format_settings(config, only_important=True)
     assert [line.split("=")[0] for line in important.split()] == JAVA_IMPORTANT.split()
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from pyromq.acl import classification as access
 from pyromq.broker.assembly import assemble
 from pyromq.broker.hooks import (
     ConsumeMessageContext,
@@ -285,7 +286,7 @@ async def test_what_a_consumer_sends_back_is_seen() -> None:
         return None
 
     code = RequestCode.CONSUMER_SEND_MSG_BACK
-    routes = with_hooks(Routes(Route(code, send_back)), Hooks(consume=[log]))
+    routes = with_hooks(Routes(Route(code, access.ADMIN, send_back)), Hooks(consume=[log]))
     client = Client(served(Service(routes.plain)), ("127.0.0.1", 40404))
     fields = {
         "offset": "1",

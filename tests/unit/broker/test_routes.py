@@ -5,6 +5,7 @@ from unittest.mock import create_autospec
 
 import pytest
 
+from pyromq.acl import classification as access
 from pyromq.broker.config import BrokerConfig
 from pyromq.broker.routes import (
     Body,
@@ -54,10 +55,10 @@ class Family:
 def test_families_are_merged() -> None:
     routes = build_routes(
         [
-            Family(Route(SEND, answer, hot=runs(ignore), pool=Pool.SEND)),
+            Family(Route(SEND, access.ADMIN, answer, hot=runs(ignore), pool=Pool.SEND)),
             Family(
-                Route(QUERY, answer, is_query=True),
-                Route(PULL, hot=runs(ignore), pool=Pool.PULL, max_run=8),
+                Route(QUERY, access.ADMIN, answer, is_query=True),
+                Route(PULL, access.ADMIN, hot=runs(ignore), pool=Pool.PULL, max_run=8),
             ),
         ]
     )
@@ -73,7 +74,9 @@ def test_families_are_merged() -> None:
 
 def test_a_code_with_two_routes_is_refused() -> None:
     with pytest.raises(ValueError, match="QUERY_MESSAGE has two routes"):
-        build_routes([Family(Route(QUERY, answer)), Family(Route(QUERY, answer))])
+        build_routes(
+            [Family(Route(QUERY, access.ADMIN, answer)), Family(Route(QUERY, access.ADMIN, answer))]
+        )
 
 
 async def test_a_fast_handler_leaves_frames_to_the_slow_path() -> None:
@@ -96,7 +99,7 @@ async def test_a_fast_handler_leaves_frames_to_the_slow_path() -> None:
         (refuse, [ResponseCode.SUCCESS, ResponseCode.NO_PERMISSION]),
         (later, []),
     ):
-        routes = Routes(Route(SEND, handler, hot=fast(send)))
+        routes = Routes(Route(SEND, access.ADMIN, handler, hot=fast(send)))
         client = Client(served(Service({}, hot_handlers=routes.hot)), ("127.0.0.1", 40404))
         answers = client.exchange(
             send_request(), send_request(oneway=True), send_request(body=b"refuse")
@@ -112,10 +115,10 @@ def test_bodies_that_are_not_messages_are_limited() -> None:
         max_heartbeat_body_size=20,
     )
     routes = Routes(
-        Route(SEND, answer, hot=runs(ignore), body=Body.MESSAGES),
-        Route(QUERY, answer),
-        Route(RequestCode.HEART_BEAT, answer, body=Body.CLIENT_DATA),
-        Route(PULL, hot=runs(ignore)),
+        Route(SEND, access.ADMIN, answer, hot=runs(ignore), body=Body.MESSAGES),
+        Route(QUERY, access.ADMIN, answer),
+        Route(RequestCode.HEART_BEAT, access.ADMIN, answer, body=Body.CLIENT_DATA),
+        Route(PULL, access.ADMIN, hot=runs(ignore)),
     )
     limited = with_body_limits(routes, config)
 

@@ -14,9 +14,11 @@ from typing import Any
 import click
 import pytest
 
+from pyromq.broker.config import BrokerConfig
 from pyromq.cli.running import (
     ServerOptions,
     Servers,
+    mode_warnings,
     read_properties,
     run_client,
     run_servers,
@@ -207,3 +209,29 @@ run_servers(lambda servers: servers.start("stuck", Stuck(), "", ()))
     assert ended.returncode == 128 + signal.SIGTERM
     assert "a second signal ends the process at once" in ended.stderr
     assert ended.stderr.endswith("Ended at once; a broker's store recovers at its next start.\n")
+
+
+def test_secrets_in_a_file_that_others_can_read(tmp_path: Path) -> None:
+    file = tmp_path / "broker.properties"
+    file.write_text("replicationAccessKey=a\nreplicationSecretKey=hidden_secret\n")
+    file.chmod(0o640)
+    (warning,) = mode_warnings(str(file), [BrokerConfig])
+    assert "replicationSecretKey" in warning
+    assert "chmod 600" in warning
+    assert "hidden_secret" not in warning
+    file.chmod(0o600)
+    assert mode_warnings(str(file), [BrokerConfig]) == []
+    file.write_text("replicationSecretKey=${SECRET}\n")
+    file.chmod(0o644)
+    assert mode_warnings(str(file), [BrokerConfig]) == []
+    assert mode_warnings(None, [BrokerConfig]) == []
+
+
+def test_settings_from_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "broker.properties"
+    file.write_text("replicationSecretKey=${SECRET}\n")
+    monkeypatch.setenv("SECRET", "from_outside")
+    assert read_properties(str(file)) == {"replicationSecretKey": "from_outside"}
+    monkeypatch.delenv("SECRET")
+    with pytest.raises(click.ClickException, match="SECRET"):
+        read_properties(str(file))

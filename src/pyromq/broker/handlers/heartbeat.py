@@ -20,6 +20,7 @@ import logging
 from collections.abc import Awaitable
 from typing import Final
 
+from pyromq.acl import classification as access
 from pyromq.base.sizes import KIB
 from pyromq.broker.config import BrokerConfig
 from pyromq.broker.parts import BrokerParts
@@ -76,11 +77,15 @@ class HeartbeatHandlers:
         """Return the routes of the family."""
         return Routes(
             Route(
-                RequestCode.HEART_BEAT, self.heart_beat, body=Body.CLIENT_DATA, pool=Pool.HEARTBEAT
+                RequestCode.HEART_BEAT,
+                access.HEARTBEAT,
+                self.heart_beat,
+                body=Body.CLIENT_DATA,
+                pool=Pool.HEARTBEAT,
             ),
-            Route(RequestCode.UNREGISTER_CLIENT, self.unregister_client),
-            Route(RequestCode.CHECK_CLIENT_CONFIG, self.check_client_config),
-            Route(RequestCode.GET_CONSUMER_LIST_BY_GROUP, self.consumer_list),
+            Route(RequestCode.UNREGISTER_CLIENT, access.GROUP, self.unregister_client),
+            Route(RequestCode.CHECK_CLIENT_CONFIG, access.CLIENT_CONFIG, self.check_client_config),
+            Route(RequestCode.GET_CONSUMER_LIST_BY_GROUP, access.GROUP, self.consumer_list),
         )
 
     def heart_beat(

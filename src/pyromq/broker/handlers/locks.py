@@ -13,6 +13,7 @@ import itertools
 from collections.abc import Awaitable, Iterator
 from typing import Final
 
+from pyromq.acl import classification as access
 from pyromq.base.sizes import KIB
 from pyromq.broker.config import BrokerConfig
 from pyromq.broker.routes import Body, Route, Routes
@@ -48,8 +49,10 @@ class LockHandlers:
     def routes(self) -> Routes:
         """Return the routes of the family."""
         return Routes(
-            Route(RequestCode.LOCK_BATCH_MQ, self.lock_queues, body=Body.CLIENT_DATA),
-            Route(RequestCode.UNLOCK_BATCH_MQ, self.unlock_queues, body=Body.CLIENT_DATA),
+            Route(RequestCode.LOCK_BATCH_MQ, access.LOCKS, self.lock_queues, body=Body.CLIENT_DATA),
+            Route(
+                RequestCode.UNLOCK_BATCH_MQ, access.LOCKS, self.unlock_queues, body=Body.CLIENT_DATA
+            ),
         )
 
     def lock_queues(

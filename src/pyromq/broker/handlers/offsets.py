@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable
 from typing import Final, Protocol
 
+from pyromq.acl import classification as access
 from pyromq.broker.routes import Route, Routes
 from pyromq.broker.state.connections import ClientConnection
 from pyromq.broker.state.groups import GroupTable
@@ -71,8 +72,16 @@ class OffsetHandlers:
     def routes(self) -> Routes:
         """Return the routes of the family."""
         return Routes(
-            Route(RequestCode.QUERY_CONSUMER_OFFSET, self.query_consumer_offset),
-            Route(RequestCode.UPDATE_CONSUMER_OFFSET, self.update_consumer_offset),
+            Route(
+                RequestCode.QUERY_CONSUMER_OFFSET,
+                access.CONSUMER_OFFSET,
+                self.query_consumer_offset,
+            ),
+            Route(
+                RequestCode.UPDATE_CONSUMER_OFFSET,
+                access.CONSUMER_OFFSET,
+                self.update_consumer_offset,
+            ),
         )
 
     def query_consumer_offset(

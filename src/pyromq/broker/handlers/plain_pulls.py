@@ -40,6 +40,7 @@ class PlainPulls:
         self._stats = parts.stats
         self._turns = parts.long_poll.turns
         self._role = parts.role
+        self._access_control = parts.access_control
         store = parts.store.pull_parts
         self._reader = store.reader
         self._pulls = kernel.Pulls(
@@ -102,6 +103,12 @@ class PlainPulls:
         if not self._is_current():
             self.clear()
             return position
+        if self._access_control is not None:
+            signatures = self._access_control.signatures_for(connection)
+            if signatures is not None:
+                end = signatures.run(chunk, position)
+                if not signatures.is_whole:
+                    chunk = chunk[:end]
         # A client that pulls much at once must read the first responses before it gets others.
         room = MAX_UNSENT - sum(map(len, answers)) if answers else MAX_UNSENT
         taken: int = self._run(chunk, position, connection, answers, room)

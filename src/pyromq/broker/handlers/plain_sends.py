@@ -43,6 +43,7 @@ class PlainSends:
         self._batch_properties = batch_properties
         self._queued = queued
         self._max_batch = max_batch
+        self._access_control = parts.access_control
         self.clear()
 
     def clear(self) -> None:
@@ -83,9 +84,11 @@ class PlainSends:
         if is_written:
             sends.reset()
         now = store.chunk_time()
+        access = self._access_control
+        guard = None if access is None else access.signatures_for(connection)
         taken: int
         taken, records, queues, responses = sends.run(
-            chunk, position, start, limit, now, connection.born_host, index, term
+            chunk, position, start, limit, now, connection.born_host, index, term, guard
         )
         if queues:
             store.put_records(records, queues, now)

@@ -21,6 +21,7 @@ import asyncio
 from functools import partial
 from typing import Final
 
+from pyromq.acl import classification as access
 from pyromq.broker.handlers.disk_pull import DiskPulls
 from pyromq.broker.handlers.plain_pulls import PlainPulls
 from pyromq.broker.handlers.pull_serving import PullServing, refusal
@@ -60,7 +61,12 @@ class PullHandlers:
         """Return the routes of the family."""
         taker = None if self._plain is None else FrameTaker(_CODES, self._plain.take)
         hot = runs(self.pull, taker)
-        return Routes(*(Route(code, hot=hot, pool=Pool.PULL, max_run=_MAX_RUN) for code in _CODES))
+        return Routes(
+            *(
+                Route(code, access.PULL, hot=hot, pool=Pool.PULL, max_run=_MAX_RUN)
+                for code in _CODES
+            )
+        )
 
     def settings_changed(self) -> None:
         """Check every pull again: settings, or the role of the broker, changed."""

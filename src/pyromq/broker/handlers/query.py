@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Awaitable
 from typing import Final
 
+from pyromq.acl import classification as access
 from pyromq.base.sizes import KIB
 from pyromq.broker.routes import Route, Routes
 from pyromq.broker.services.flow_control import Lane
@@ -39,8 +40,8 @@ class QueryHandlers:
     def routes(self) -> Routes:
         """Return the routes of the family."""
         return Routes(
-            Route(RequestCode.QUERY_MESSAGE, self.query_message, is_query=True),
-            Route(RequestCode.VIEW_MESSAGE_BY_ID, self.view_message, is_query=True),
+            Route(RequestCode.QUERY_MESSAGE, access.QUERY_TOPIC, self.query_message, is_query=True),
+            Route(RequestCode.VIEW_MESSAGE_BY_ID, access.VIEW, self.view_message, is_query=True),
         )
 
     async def query_message(self, _: Connection, request: RemotingCommand) -> RemotingCommand:

@@ -18,6 +18,7 @@ import logging
 from collections.abc import Callable
 from typing import Final
 
+from pyromq.acl import classification as access
 from pyromq.broker.handlers.send_slow import SendHeader, queue_id_of
 from pyromq.broker.inner_messages import InnerMessage
 from pyromq.broker.parts import BrokerParts
@@ -75,8 +76,15 @@ class ReplyHandlers:
     def routes(self) -> Routes:
         """Return the routes of the family."""
         return Routes(
-            Route(RequestCode.SEND_REPLY_MESSAGE, self.send_reply, body=Body.MESSAGES),
-            Route(RequestCode.SEND_REPLY_MESSAGE_V2, self.send_reply, body=Body.MESSAGES),
+            Route(
+                RequestCode.SEND_REPLY_MESSAGE, access.REPLY, self.send_reply, body=Body.MESSAGES
+            ),
+            Route(
+                RequestCode.SEND_REPLY_MESSAGE_V2,
+                access.REPLY_V2,
+                self.send_reply,
+                body=Body.MESSAGES,
+            ),
         )
 
     async def send_reply(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:

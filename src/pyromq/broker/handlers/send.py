@@ -20,6 +20,7 @@ import struct
 from functools import partial
 from typing import Final
 
+from pyromq.acl import classification as access
 from pyromq.base.memo import Memo
 from pyromq.broker.handlers.plain_sends import PlainSends
 from pyromq.broker.handlers.send_responses import SendResponses, SendTargets
@@ -122,6 +123,7 @@ class SendHandlers:
         return Routes(
             Route(
                 RequestCode.SEND_MESSAGE,
+                access.SEND,
                 self.slow.send_one,
                 hot=fast(partial(self._send_run, LONG_NAMES), taker),
                 body=Body.MESSAGES,
@@ -129,6 +131,7 @@ class SendHandlers:
             ),
             Route(
                 RequestCode.SEND_MESSAGE_V2,
+                access.SEND_V2,
                 self.slow.send_one,
                 hot=fast(partial(self._send_run, SHORT_NAMES), taker),
                 body=Body.MESSAGES,
@@ -136,6 +139,7 @@ class SendHandlers:
             ),
             Route(
                 RequestCode.SEND_BATCH_MESSAGE,
+                access.SEND_V2,
                 self.slow.send_one,
                 hot=fast(partial(self._batch_run, SHORT_NAMES), taker),
                 body=Body.MESSAGES,

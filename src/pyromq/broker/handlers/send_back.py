@@ -25,6 +25,7 @@ import random
 from collections.abc import Awaitable
 from typing import Final
 
+from pyromq.acl import classification as access
 from pyromq.broker.inner_messages import InnerMessage
 from pyromq.broker.parts import BrokerParts
 from pyromq.broker.routes import Pool, Route, Routes
@@ -66,7 +67,9 @@ class SendBackHandlers:
     def routes(self) -> Routes:
         """Return the routes of the family."""
         return Routes(
-            Route(RequestCode.CONSUMER_SEND_MSG_BACK, self.send_back, pool=Pool.SEND),
+            Route(
+                RequestCode.CONSUMER_SEND_MSG_BACK, access.SEND_BACK, self.send_back, pool=Pool.SEND
+            ),
         )
 
     def send_back(

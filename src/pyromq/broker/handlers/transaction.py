@@ -18,6 +18,7 @@ import logging
 from collections.abc import Awaitable
 from typing import Final
 
+from pyromq.acl import classification as access
 from pyromq.broker.inner_messages import Stored
 from pyromq.broker.parts import BrokerParts
 from pyromq.broker.routes import Pool, Route, Routes
@@ -66,8 +67,13 @@ class TransactionHandlers:
     def routes(self) -> Routes:
         """Return the routes of the family."""
         return Routes(
-            Route(RequestCode.END_TRANSACTION, self.end_transaction, pool=Pool.TRANSACTION),
-            Route(RequestCode.RESUME_CHECK_HALF_MESSAGE, self.resume_check),
+            Route(
+                RequestCode.END_TRANSACTION,
+                access.END_TRANSACTION,
+                self.end_transaction,
+                pool=Pool.TRANSACTION,
+            ),
+            Route(RequestCode.RESUME_CHECK_HALF_MESSAGE, access.ADMIN, self.resume_check),
         )
 
     def end_transaction(

@@ -46,6 +46,7 @@ from pyromq.base.settings import (
     settings_of,
     shown,
     unknown_key_hint,
+    with_environment,
 )
 from pyromq.broker.config import (
     UNSUPPORTED,
@@ -284,7 +285,7 @@ def _update(path: Path, changes: Mapping[str, str]) -> None:
     try:
         content = update_properties(before, changes)
         # The file may have been edited since the start, and must load at the next one.
-        load_broker_properties(parse_properties(content))
+        load_broker_properties(with_environment(parse_properties(content), os.environ))
     except PropertiesError as error:
         raise PropertiesError(f"{path}: {error}") from error
     except ConfigError as error:

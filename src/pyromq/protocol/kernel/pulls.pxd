@@ -109,7 +109,6 @@ cdef class Pulls:
     cdef View keep(self, bytes data)
 
 cdef object file_at(object segments, i64 position)
-cdef i64 number_in(View view, Text text) noexcept
 cdef bint accepts(View codes, i64 code) noexcept
 
 # Layouts and names, set at import from the modules that define them.

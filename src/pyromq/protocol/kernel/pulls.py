@@ -40,13 +40,12 @@ from cython.cimports.pyromq.protocol.kernel.raw import (
     write32,
     write_all,
 )
-from cython.cimports.pyromq.protocol.kernel.request_header import name_fields, read_header
-from cython.cimports.pyromq.protocol.kernel.text import (
-    NONE,
-    parse_number,
-    write_decimal,
-    write_sized_decimal,
+from cython.cimports.pyromq.protocol.kernel.request_header import (
+    name_fields,
+    number_in,
+    read_header,
 )
+from cython.cimports.pyromq.protocol.kernel.text import NONE, write_decimal, write_sized_decimal
 
 from pyromq.protocol.message import units
 from pyromq.protocol.wire import frame, pull_fields
@@ -467,8 +466,3 @@ def accepts(codes, code):
         else:
             high = middle
     return low < codes.size // 8 and read64(codes, low * 8) == code
-
-
-def number_in(view, text):
-    """Return the number that fills a text, or NONE."""
-    return parse_number(view, text.start, text.end) if text.start >= 0 else NONE

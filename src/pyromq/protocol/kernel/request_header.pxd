@@ -3,7 +3,8 @@
 #
 # `read_header` accepts only headers that the Python code (`frame.split_frames`) would read the same
 # way: no field twice, no text that is not UTF-8, no escapes except in the fields `texts`, and nothing
-# in JSON but what clients send. A module names its fields in a FieldNames; others are skipped.
+# in JSON but what clients send. A module names its fields in a FieldNames; others are skipped, unless
+# `lists_all` is set.
 
 from pyromq.protocol.kernel.raw cimport (
     View, i64, is_at, read8, read16, read32, read32_signed, u8, view_of,
@@ -12,6 +13,8 @@ from pyromq.protocol.kernel.text cimport NONE, is_utf8, parse_number, plain_end,
 
 cdef enum:
     MAX_FIELDS = 16
+    # Fields of a header whose module wants to see all of them
+    MAX_ALL_FIELDS = 64
 
 # Where a value is in the chunk; `start` is -1 without one.
 cdef struct Text:
@@ -23,6 +26,8 @@ cdef struct FieldNames:
     View names[MAX_FIELDS]
     # Whether the value may have escapes, which the caller must resolve, and any characters
     bint texts[MAX_FIELDS]
+    # Whether names and values of all fields are listed in the order of the header
+    bint lists_all
     # Names of the header itself, the text `null`, and the layout of a binary header
     View code
     View flag
@@ -44,6 +49,10 @@ cdef struct RequestHeader:
     i64 flag
     bint has_fields
     Text fields[MAX_FIELDS]
+    # All fields, also repeated ones, if `lists_all`
+    i64 all_count
+    Text all_names[MAX_ALL_FIELDS]
+    Text all_values[MAX_ALL_FIELDS]
     # The field after the last one that was found: clients send them in the same order every time.
     i64 successors[MAX_FIELDS + 1]
     i64 last
@@ -59,6 +68,7 @@ cdef inline int name_fields(FieldNames* names, list fields) except -1:
     for number in range(names.count):
         names.names[number] = view_of(fields[number])
         names.texts[number] = False
+    names.lists_all = False
     names.code = literal("code", 4)
     names.flag = literal("flag", 4)
     names.opaque = literal("opaque", 6)
@@ -85,6 +95,7 @@ cdef inline bint read_header(
     header.chunk = chunk
     header.code = header.opaque = header.flag = NONE
     header.has_fields = False
+    header.all_count = 0
     header.last = MAX_FIELDS
     for number in range(names.count):
         header.fields[number].start = -1
@@ -186,6 +197,8 @@ cdef inline i64 read_json_fields(
             at = string_end(chunk, start, end)
         if at < 0 or not take_field(header, number, start, at - 1):
             return -1
+        if names.lists_all and not list_field(header, name, name_end, start, at - 1):
+            return -1
         at = skip_spaces(chunk, at, end)
         if at >= end:
             return -1
@@ -230,8 +243,14 @@ cdef inline bint read_binary(
             header, find_field(header, names, name, name_end), at, at + size
         ):
             return False
+        if names.lists_all and not list_field(header, name, name_end, at, at + size):
+            return False
         at += size
     return True
+
+# The number that fills a text, or NONE.
+cdef inline i64 number_in(View view, Text text) noexcept nogil:
+    return parse_number(view, text.start, text.end) if text.start >= 0 else NONE
 
 # The number of a field, or -1 if nobody named it.
 cdef inline i64 find_field(
@@ -255,6 +274,20 @@ cdef inline bint take_field(RequestHeader* header, i64 number, i64 start, i64 en
     header.fields[number].start = start
     header.fields[number].end = end
     header.last = number
+    return True
+
+# Note where the name and the value of a field are; False if there are too many.
+cdef inline bint list_field(
+    RequestHeader* header, i64 name, i64 name_end, i64 start, i64 end
+) noexcept nogil:
+    cdef i64 number = header.all_count
+    if number == MAX_ALL_FIELDS:
+        return False
+    header.all_names[number].start = name
+    header.all_names[number].end = name_end
+    header.all_values[number].start = start
+    header.all_values[number].end = end
+    header.all_count = number + 1
     return True
 
 cdef inline bint is_name(View chunk, i64 at, i64 end, View name) noexcept nogil:

@@ -35,6 +35,7 @@ cdef class SendHeader:
     cdef Area text
     cdef i64 text_size
 
+    cdef void list_fields(self, bint are_listed) noexcept
     cdef bint read(self, View chunk, i64 at, i64 end, bint is_binary) noexcept
     cdef Text* fields(self, bint are_long) noexcept
     cdef bint read_properties(self, Text* field, Properties* properties) noexcept

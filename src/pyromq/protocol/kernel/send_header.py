@@ -65,6 +65,10 @@ class SendHeader:
         self.text_buffer = bytearray(names.MAX_PROPERTIES)
         self.text = area_of(self.text_buffer)
 
+    def list_fields(self, are_listed):
+        """List all fields of the following headers, for their signatures, or do not."""
+        NAMES.lists_all = are_listed
+
     def read(self, chunk, at, end, is_binary):
         """Read the header from `at` to `end`; return False if it is for the Python code."""
         self.is_binary = is_binary

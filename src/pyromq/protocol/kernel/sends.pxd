@@ -7,6 +7,7 @@ from pyromq.protocol.kernel.queue_table cimport Queue, QueueTable
 from pyromq.protocol.kernel.raw cimport Area, View, i64, u32
 from pyromq.protocol.kernel.request_header cimport Text
 from pyromq.protocol.kernel.send_header cimport Properties, SendHeader
+from pyromq.protocol.kernel.signatures cimport Signatures
 
 # The message of a single send, or what the messages of a batch share.
 cdef struct Message:
@@ -59,6 +60,8 @@ cdef class Sends:
     cdef i64 max_batch_count
     cdef i64 max_batch_size
     cdef QueueTable table
+    # Checks each frame, unless it is None
+    cdef Signatures guard
     # Scratch
     cdef object records_memory
     cdef Area records
@@ -88,6 +91,7 @@ cdef class Sends:
 
     cdef bint serve(self, i64 at, i64 end)
     cdef bint read_message(self, Text* fields)
+    cdef bint is_refused(self, i64 body, i64 end)
     cdef bint send(self, i64 body, i64 end)
     cdef i64 write_properties(self, i64 at, Properties* properties) noexcept
     cdef bint send_batch(self, i64 body, i64 end)
@@ -105,7 +109,6 @@ cdef class Sends:
     cdef list collect(self)
     cdef View keep(self, bytes data)
 
-cdef i64 number_in(View view, Text text) noexcept
 
 # Layouts and names, set at import from the modules that define them.
 cdef i64 MAGIC, CRC_MASK, HEAD_SIZE, HOST_SIZE_V4

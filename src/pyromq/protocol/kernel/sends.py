@@ -36,6 +36,7 @@ from cython.cimports.pyromq.protocol.kernel.raw import (
     write64,
     write_all,
 )
+from cython.cimports.pyromq.protocol.kernel.request_header import number_in
 from cython.cimports.pyromq.protocol.kernel.send_header import (
     BATCH,
     BORN_TIMESTAMP,
@@ -48,9 +49,9 @@ from cython.cimports.pyromq.protocol.kernel.send_header import (
     Properties,
     SendHeader,
 )
+from cython.cimports.pyromq.protocol.kernel.signatures import Signatures
 from cython.cimports.pyromq.protocol.kernel.text import (
     NONE,
-    parse_number,
     tags_code_of,
     write_decimal,
     write_hex,
@@ -192,8 +193,9 @@ class Sends:
         born_host: bytes,
         entry_index: int = -1,
         entry_term: int = -1,
+        guard: Signatures | None = None,
     ) -> tuple:
-        """Serve the plain sends from `start` on.
+        """Serve the plain sends from `start` on, and only those that `guard` accepts.
 
         The first record goes to physical offset `position`, no record may end above `limit`. With
         a term, each record is the body of an entry (`protocol.message.entry`), the first of which
@@ -202,6 +204,8 @@ class Sends:
         queue with its packed entries and their number; and the responses.
         """
         self.run_number += 1
+        self.guard = guard
+        self.header.list_fields(guard is not None)
         self.chunk = view_of(chunk)
         self.born_host = view_of(born_host)
         self.head_size = HEAD_SIZE + self.born_host.size + self.store_host.size - 2 * HOST_SIZE_V4
@@ -301,6 +305,17 @@ class Sends:
         self.queue = cython.address(self.table.queues[message.number])
         return True
 
+    def is_refused(self, body, end):
+        """Return whether there is a guard, and it does not accept the frame."""
+        return self.guard is not None and not self.guard.accepts_send(
+            self.header,
+            self.fields[TOPIC],
+            self.fields[PROPERTIES],
+            self.message.born_timestamp - self.store_timestamp,
+            body,
+            end,
+        )
+
     # Single sends
 
     def send(self, body, end):
@@ -310,7 +325,7 @@ class Sends:
         properties: Properties
         if not self.header.read_properties(
             cython.address(self.fields[PROPERTIES]), cython.address(properties)
-        ):
+        ) or self.is_refused(body, end):
             return False
         properties_size = (
             properties.size
@@ -359,7 +374,9 @@ class Sends:
         count = batch_count(self.chunk, body, end, cython.address(INNER))
         if count < 1 or count > self.max_batch_count or end - body > self.max_body:
             return False
-        if not self.header.take_text(self.fields[PROPERTIES].start, self.fields[PROPERTIES].end):
+        if not self.header.take_text(
+            self.fields[PROPERTIES].start, self.fields[PROPERTIES].end
+        ) or self.is_refused(body, end):
             return False
         # The properties of the batch itself follow those of each message.
         try:
@@ -578,8 +595,3 @@ class Sends:
     def keep(self, data):
         self.kept.append(data)
         return view_of(data)
-
-
-def number_in(view, text):
-    """Return the number that fills a text, or NONE."""
-    return parse_number(view, text.start, text.end) if text.start >= 0 else NONE

@@ -1,6 +1,8 @@
 from collections.abc import Mapping
 from typing import Protocol
 
+from pyromq.protocol.kernel.signatures import Signatures
+
 class Queue(Protocol):
     @property
     def next_offset(self) -> int: ...
@@ -37,4 +39,5 @@ class Sends:
         born_host: bytes,
         entry_index: int = -1,
         entry_term: int = -1,
+        guard: Signatures | None = None,
     ) -> tuple[int, memoryview | bytes, list[tuple[Queue, bytes, int]], bytes]: ...

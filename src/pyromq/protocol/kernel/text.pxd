@@ -1,7 +1,8 @@
 # Texts, inlined into the modules of the kernel: JSON strings, UTF-8, Java's hash, decimal numbers.
 
 from pyromq.protocol.kernel.raw cimport (
-    Area, View, i64, u32, u64, copy, find8, first_mark, is_at, read8, read_word, write8, write32, write_word,
+    Area, View, i64, u32, u64, copy, find8, first_mark, is_at, read8, read_word, write8, write32,
+    write_word,
 )
 
 cdef extern from *:
@@ -200,6 +201,12 @@ cdef inline i64 write_decimal(Area area, i64 at, i64 value) noexcept nogil:
         write8(area, place, <i64> (0x30 + rest % 10))
         rest //= 10
     return at + digits
+
+# Write the length of a number's text and the text; return its end.
+cdef inline i64 write_sized_decimal(Area area, i64 at, i64 value) noexcept nogil:
+    cdef i64 end = write_decimal(area, at + 4, value)
+    write32(area, at, end - at - 4)
+    return end
 
 # The hash of the last property that starts with `tags` (its name and separator) and has a value; 0
 # without one, NONE if it is not UTF-8.

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import base64
 import hmac
-from collections.abc import Mapping
-from typing import Final
+from collections.abc import Callable, Mapping
+from typing import Any, Final
 
 ACCESS_KEY: Final = "AccessKey"
 SECURITY_TOKEN: Final = "SecurityToken"  # noqa: S105 - the name of a field
 SIGNATURE: Final = "Signature"
+#: Marks a query for a unique key; some clients leave it out of the content.
+UNIQUE_KEY_QUERY: Final = "_UNIQUE_KEY_QUERY"
 
 
 def signature_of(ext_fields: Mapping[str, str], body: bytes, secret_key: str) -> str:
@@ -22,6 +24,17 @@ def signature_of(ext_fields: Mapping[str, str], body: bytes, secret_key: str) ->
     values = (ext_fields[name] for name in sorted(ext_fields) if name != SIGNATURE)
     content = "".join(values).encode() + body
     return base64.b64encode(hmac.digest(secret_key.encode(), content, "sha1")).decode()
+
+
+def signer(access_key: str | None, secret_key: str | None) -> Callable[[object, Any], None] | None:
+    """Return a function that signs commands, for `RemotingClient`; None without a key."""
+    if not access_key or not secret_key:
+        return None
+
+    def sign_command(_: object, command: Any) -> None:
+        sign(command.ext_fields, command.body, access_key, secret_key)
+
+    return sign_command
 
 
 def sign(

@@ -13,8 +13,11 @@ import java.util.concurrent.ConcurrentHashMap;
 import org.apache.commons.cli.CommandLine;
 import org.apache.commons.cli.Options;
 import org.apache.commons.cli.PosixParser;
+import org.apache.rocketmq.acl.common.AclClientRPCHook;
+import org.apache.rocketmq.acl.common.SessionCredentials;
 import org.apache.rocketmq.common.MQVersion;
 import org.apache.rocketmq.common.MixAll;
+import org.apache.rocketmq.remoting.RPCHook;
 import org.apache.rocketmq.remoting.protocol.RemotingCommand;
 import org.apache.rocketmq.srvutil.ServerUtil;
 import org.apache.rocketmq.tools.command.MQAdminStartup;
@@ -23,7 +26,8 @@ import org.apache.rocketmq.tools.command.SubCommand;
 /**
  * Many runs of mqadmin in one process: a start of Java costs more than a command.
  *
- * <p>Driven as the programs of tests/interop/client_driver.py are, by `run`: `namesrv`, and `words` of a command line.
+ * <p>Driven as the programs of tests/interop/client_driver.py are, by `run`: `namesrv`, `words` of a command line,
+ * and `accessKey` and `secretKey` for signed requests.
  * The result is what it printed, and how it ended: {"out": text, "error": text, "over": whether it came to its
  * end}. A command that does not end by itself is interrupted after a few seconds.
  */
@@ -41,20 +45,27 @@ public final class RunAdmin {
             System.setProperty(MixAll.NAMESRV_ADDR_PROPERTY, call.getString("namesrv"));
             Map<String, Object> answer = new LinkedHashMap<>();
             answer.put("call", call.get("call"));
-            answer.put("result", outcome(call.getJSONArray("words").toArray(new String[0])));
+            answer.put("result", outcome(call.getJSONArray("words").toArray(new String[0]), hook(call)));
             answers.println(JSON.toJSONString(answer, SerializerFeature.WriteMapNullValue));
             answers.flush();
         }
         System.exit(0);
     }
 
-    private static Map<String, Object> outcome(String[] words) throws Exception {
+    private static RPCHook hook(JSONObject call) {
+        String accessKey = call.getString("accessKey");
+        return accessKey == null
+            ? null
+            : new AclClientRPCHook(new SessionCredentials(accessKey, call.getString("secretKey")));
+    }
+
+    private static Map<String, Object> outcome(String[] words, RPCHook hook) throws Exception {
         Map<String, Object> outcome = new ConcurrentHashMap<>();
         ByteArrayOutputStream out = new ByteArrayOutputStream();
         PrintStream errors = System.err;
         System.setOut(new PrintStream(out, true, "UTF-8"));
         System.setErr(System.out);
-        Thread thread = new Thread(() -> outcome.put("error", run(words)));
+        Thread thread = new Thread(() -> outcome.put("error", run(words, hook)));
         thread.setDaemon(true);
         thread.start();
         boolean endless = words[0].equals("clusterRT") || words[0].equals("startMonitoring");
@@ -69,14 +80,14 @@ public final class RunAdmin {
         return outcome;
     }
 
-    private static String run(String[] words) {
+    private static String run(String[] words, RPCHook hook) {
         try {
             SubCommand command = find(words[0]);
             String[] options = new String[words.length - 1];
             System.arraycopy(words, 1, options, 0, options.length);
             Options known = command.buildCommandlineOptions(ServerUtil.buildCommandlineOptions(new Options()));
             CommandLine parsed = new PosixParser().parse(known, options);
-            command.execute(parsed, known, null);
+            command.execute(parsed, known, hook);
             return "";
         } catch (Throwable error) {
             StringBuilder text = new StringBuilder();

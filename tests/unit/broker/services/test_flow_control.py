@@ -10,6 +10,7 @@ from unittest.mock import create_autospec
 
 import pytest
 
+from pyromq.acl import classification as access
 from pyromq.broker.config import BrokerConfig
 from pyromq.broker.routes import Pool, Route, Routes, runs
 from pyromq.broker.services import flow_control
@@ -451,9 +452,11 @@ def test_sends_to_a_server_that_will_stop_are_refused_and_the_rest_is_served() -
 
     routes = refuse_sends(
         Routes(
-            Route(RequestCode.SEND_MESSAGE_V2, other, hot=runs(other), pool=Pool.SEND),
-            Route(RequestCode.HEART_BEAT, other, pool=Pool.HEARTBEAT),
-            Route(RequestCode.PULL_MESSAGE, hot=runs(other), pool=Pool.PULL),
+            Route(
+                RequestCode.SEND_MESSAGE_V2, access.SEND_V2, other, hot=runs(other), pool=Pool.SEND
+            ),
+            Route(RequestCode.HEART_BEAT, access.HEARTBEAT, other, pool=Pool.HEARTBEAT),
+            Route(RequestCode.PULL_MESSAGE, access.ADMIN, hot=runs(other), pool=Pool.PULL),
         )
     )
 
@@ -502,10 +505,10 @@ async def test_sends_are_rejected_while_the_store_has_no_buffer() -> None:
     deficient = True
     routes = reject_sends_while(
         Routes(
-            Route(back, plain, pool=Pool.SEND),
-            Route(RequestCode.HEART_BEAT, plain),
-            Route(RequestCode.SEND_MESSAGE_V2, hot=runs(hot), pool=Pool.SEND),
-            Route(RequestCode.PULL_MESSAGE, hot=runs(hot), pool=Pool.PULL),
+            Route(back, access.SEND_BACK, plain, pool=Pool.SEND),
+            Route(RequestCode.HEART_BEAT, access.HEARTBEAT, plain),
+            Route(RequestCode.SEND_MESSAGE_V2, access.SEND_V2, hot=runs(hot), pool=Pool.SEND),
+            Route(RequestCode.PULL_MESSAGE, access.ADMIN, hot=runs(hot), pool=Pool.PULL),
         ),
         lambda: deficient,
     )

@@ -4,7 +4,8 @@ import base64
 import hashlib
 import hmac
 
-from pyromq.protocol.wire.acl import sign, signature_of
+from pyromq.protocol.wire.acl import sign, signature_of, signer
+from pyromq.protocol.wire.frame import RemotingCommand
 
 
 def test_values_in_the_order_of_their_names_then_the_body() -> None:
@@ -27,3 +28,15 @@ def test_a_request_is_signed() -> None:
     sign(fields, b"body", "me", "secret", "token")
     assert fields["SecurityToken"] == "token"
     assert fields["Signature"] == signature_of(fields, b"body", "secret") != signature
+
+
+def test_a_signer_of_commands() -> None:
+    assert signer("", "") is None
+    assert signer(None, None) is None
+    sign_command = signer("me", "secret")
+    assert sign_command is not None
+    command = RemotingCommand(10, ext_fields={"a": "1"}, body=b"body")
+    sign_command("10.0.0.1:10911", command)
+    expected = {"a": "1"}
+    sign(expected, b"body", "me", "secret")
+    assert command.ext_fields == expected

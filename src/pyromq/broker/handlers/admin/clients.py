@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Final
 
+from pyromq.acl import classification as access
 from pyromq.base.clock import now_ms
 from pyromq.broker.parts import BrokerParts
 from pyromq.broker.routes import Route, Routes
@@ -77,20 +78,30 @@ class ClientAdminHandlers:
         return Routes(
             Route(
                 RequestCode.GET_CONSUMER_CONNECTION_LIST,
+                access.ADMIN,
                 self._lists.of(self.consumer_connections),
                 is_query=True,
             ),
             Route(
                 RequestCode.GET_PRODUCER_CONNECTION_LIST,
+                access.ADMIN,
                 self._lists.of(self.producer_connections),
                 is_query=True,
             ),
-            Route(RequestCode.GET_ALL_PRODUCER_INFO, self.all_producers, is_query=True),
-            Route(RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, self.consumed_by_who),
-            Route(RequestCode.GET_CONSUMER_RUNNING_INFO, self.running_info, is_query=True),
-            Route(RequestCode.CONSUME_MESSAGE_DIRECTLY, self.consume_directly),
+            Route(
+                RequestCode.GET_ALL_PRODUCER_INFO, access.ADMIN, self.all_producers, is_query=True
+            ),
+            Route(RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, access.ADMIN, self.consumed_by_who),
+            Route(
+                RequestCode.GET_CONSUMER_RUNNING_INFO,
+                access.ADMIN,
+                self.running_info,
+                is_query=True,
+            ),
+            Route(RequestCode.CONSUME_MESSAGE_DIRECTLY, access.ADMIN, self.consume_directly),
             Route(
                 RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS,
+                access.ADMIN,
                 self.consumer_status,
                 is_query=True,
             ),

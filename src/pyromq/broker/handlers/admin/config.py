@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from typing import Final
 
+from pyromq.acl import classification as access
 from pyromq.base.settings import ConfigError
 from pyromq.base.sizes import KIB
 from pyromq.broker.routes import Route, Routes
@@ -35,8 +36,8 @@ class ConfigAdminHandlers:
     def routes(self) -> Routes:
         """Return the routes of the family."""
         return Routes(
-            Route(RequestCode.GET_BROKER_CONFIG, self.get_config),
-            Route(RequestCode.UPDATE_BROKER_CONFIG, self.update_config),
+            Route(RequestCode.GET_BROKER_CONFIG, access.ADMIN, self.get_config),
+            Route(RequestCode.UPDATE_BROKER_CONFIG, access.ADMIN, self.update_config),
         )
 
     def get_config(self, _: ClientConnection, request: RemotingCommand) -> RemotingCommand:

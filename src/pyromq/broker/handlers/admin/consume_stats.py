@@ -14,6 +14,7 @@ import asyncio
 from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple
 
+from pyromq.acl import classification as access
 from pyromq.broker.parts import BrokerParts
 from pyromq.broker.routes import Route, Routes
 from pyromq.broker.services.flow_control import Admission
@@ -79,19 +80,29 @@ class ConsumeStatsHandlers:
     def routes(self) -> Routes:
         """Return the routes of the family."""
         return Routes(
-            Route(RequestCode.GET_CONSUME_STATS, self._scans.of(self.consume_stats), is_query=True),
+            Route(
+                RequestCode.GET_CONSUME_STATS,
+                access.ADMIN,
+                self._scans.of(self.consume_stats),
+                is_query=True,
+            ),
             Route(
                 RequestCode.GET_BROKER_CONSUME_STATS,
+                access.ADMIN,
                 self._scans.of(self.broker_consume_stats),
                 is_query=True,
             ),
             Route(
                 RequestCode.QUERY_CONSUME_TIME_SPAN,
+                access.ADMIN,
                 self._scans.of(self.consume_time_span),
                 is_query=True,
             ),
             Route(
-                RequestCode.GET_TOPIC_STATS_INFO, self._scans.of(self.topic_stats), is_query=True
+                RequestCode.GET_TOPIC_STATS_INFO,
+                access.ADMIN,
+                self._scans.of(self.topic_stats),
+                is_query=True,
             ),
         )
 

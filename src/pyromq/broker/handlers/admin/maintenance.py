@@ -1,4 +1,4 @@
-"""Clean-up requests, and the requests of access control, which this broker does not have.
+"""Clean-up requests.
 
 CLEAN_EXPIRED_CONSUMEQUEUE, DELETE_EXPIRED_COMMITLOG, CLEAN_UNUSED_TOPIC and
 GET_SYSTEM_TOPIC_LIST_FROM_BROKER. Handlers run on the loop; those that inspect many queues yield in
@@ -10,8 +10,8 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
-from typing import NoReturn
 
+from pyromq.acl import classification as access
 from pyromq.broker.role import Role
 from pyromq.broker.routes import Route, Routes
 from pyromq.broker.services.topic_deletion import TopicDeletion
@@ -19,8 +19,8 @@ from pyromq.broker.state.connections import ClientConnection
 from pyromq.broker.state.topics import TopicTable
 from pyromq.protocol.names import TOPICS_WITH_PROGRESS
 from pyromq.protocol.wire.bodies import TopicList
-from pyromq.protocol.wire.codes import RequestCode, ResponseCode
-from pyromq.protocol.wire.frame import RemotingCommand, RequestError
+from pyromq.protocol.wire.codes import RequestCode
+from pyromq.protocol.wire.frame import RemotingCommand
 from pyromq.store.message_store import MessageStore
 
 logger = logging.getLogger(__name__)
@@ -40,15 +40,10 @@ class MaintenanceHandlers:
     def routes(self) -> Routes:
         """Return the routes of the family."""
         return Routes(
-            Route(RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE, self.clean_expired_queues),
-            Route(RequestCode.DELETE_EXPIRED_COMMITLOG, self.delete_expired_log),
-            Route(RequestCode.CLEAN_UNUSED_TOPIC, self.clean_unused_topics),
-            Route(RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER, self.system_topics),
-            Route(RequestCode.UPDATE_AND_CREATE_ACL_CONFIG, self.access_control),
-            Route(RequestCode.DELETE_ACL_CONFIG, self.access_control),
-            Route(RequestCode.GET_BROKER_CLUSTER_ACL_INFO, self.access_control),
-            Route(RequestCode.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG, self.access_control),
-            Route(RequestCode.GET_BROKER_CLUSTER_ACL_CONFIG, self.access_control),
+            Route(RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE, access.ADMIN, self.clean_expired_queues),
+            Route(RequestCode.DELETE_EXPIRED_COMMITLOG, access.ADMIN, self.delete_expired_log),
+            Route(RequestCode.CLEAN_UNUSED_TOPIC, access.ADMIN, self.clean_unused_topics),
+            Route(RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER, access.ADMIN, self.system_topics),
         )
 
     async def clean_expired_queues(
@@ -94,10 +89,3 @@ class MaintenanceHandlers:
     def system_topics(self, _: ClientConnection, request: RemotingCommand) -> RemotingCommand:
         """GET_SYSTEM_TOPIC_LIST_FROM_BROKER: return the topics that applications cannot use."""
         return request.answer(body=TopicList(self._topics.system_topics()).encode())
-
-    def access_control(self, _: ClientConnection, request: RemotingCommand) -> NoReturn:
-        """Refuse a request of access control, so that no operator relies on it."""
-        raise RequestError(
-            ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
-            f"request type {request.code} not supported: this broker has no access control",
-        )

@@ -18,6 +18,7 @@ import asyncio
 import logging
 from typing import Final
 
+from pyromq.acl import classification as access
 from pyromq.broker.handlers.admin.clients import refuse_old_client
 from pyromq.broker.parts import BrokerParts
 from pyromq.broker.routes import Route, Routes
@@ -63,9 +64,9 @@ class OffsetAdminHandlers:
     def routes(self) -> Routes:
         """Return the routes of the family."""
         return Routes(
-            Route(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, self.reset_offset),
-            Route(RequestCode.CLONE_GROUP_OFFSET, self.clone_offsets),
-            Route(RequestCode.QUERY_CORRECTION_OFFSET, self.correction_offsets),
+            Route(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, access.ADMIN, self.reset_offset),
+            Route(RequestCode.CLONE_GROUP_OFFSET, access.ADMIN, self.clone_offsets),
+            Route(RequestCode.QUERY_CORRECTION_OFFSET, access.ADMIN, self.correction_offsets),
         )
 
     async def reset_offset(

@@ -13,6 +13,7 @@ from typing import Final
 
 import orjson
 
+from pyromq.acl import classification as access
 from pyromq.broker.routes import Route, Routes
 from pyromq.broker.services.flow_control import Lane
 from pyromq.broker.state.connections import ClientConnection, ConsumerTable
@@ -49,7 +50,12 @@ class QueueEntryHandlers:
     def routes(self) -> Routes:
         """Return the routes of the family."""
         return Routes(
-            Route(RequestCode.QUERY_CONSUME_QUEUE, self.query_consume_queue, is_query=True),
+            Route(
+                RequestCode.QUERY_CONSUME_QUEUE,
+                access.ADMIN,
+                self.query_consume_queue,
+                is_query=True,
+            ),
         )
 
     async def query_consume_queue(

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
+from pyromq.acl import classification as access
 from pyromq.broker.routes import Route, Routes
 from pyromq.broker.services.flow_control import Lane
 from pyromq.broker.state.connections import ClientConnection
@@ -54,10 +55,20 @@ class QueueOffsetHandlers:
     def routes(self) -> Routes:
         """Return the routes of the family."""
         return Routes(
-            Route(RequestCode.GET_MAX_OFFSET, self.max_offset),
-            Route(RequestCode.GET_MIN_OFFSET, self.min_offset),
-            Route(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, self.offset_by_time, is_query=True),
-            Route(RequestCode.GET_EARLIEST_MSG_STORETIME, self.earliest_time, is_query=True),
+            Route(RequestCode.GET_MAX_OFFSET, access.QUEUE, self.max_offset),
+            Route(RequestCode.GET_MIN_OFFSET, access.QUEUE, self.min_offset),
+            Route(
+                RequestCode.SEARCH_OFFSET_BY_TIMESTAMP,
+                access.QUEUE,
+                self.offset_by_time,
+                is_query=True,
+            ),
+            Route(
+                RequestCode.GET_EARLIEST_MSG_STORETIME,
+                access.QUEUE,
+                self.earliest_time,
+                is_query=True,
+            ),
         )
 
     def max_offset(self, _: ClientConnection, request: RemotingCommand) -> RemotingCommand:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable
 
+from pyromq.acl import classification as access
 from pyromq.broker.routes import Route, Routes
 from pyromq.broker.state.connections import ClientConnection
 from pyromq.protocol.wire.codes import RequestCode, ResponseCode
@@ -29,7 +30,7 @@ class RaftAdminHandlers:
 
     def routes(self) -> Routes:
         """Return the routes of the family."""
-        return Routes(Route(RequestCode.TRANSFER_LEADERSHIP, self.transfer))
+        return Routes(Route(RequestCode.TRANSFER_LEADERSHIP, access.ADMIN, self.transfer))
 
     async def transfer(
         self, connection: ClientConnection, request: RemotingCommand

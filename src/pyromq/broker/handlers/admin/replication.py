@@ -12,6 +12,7 @@ from typing import Any
 
 import orjson
 
+from pyromq.acl import classification as access
 from pyromq.broker.parts import BrokerParts
 from pyromq.broker.routes import Route, Routes
 from pyromq.broker.state.connections import ClientConnection
@@ -27,7 +28,9 @@ class ReplicationAdminHandlers:
 
     def routes(self) -> Routes:
         """Return the routes of the family."""
-        return Routes(Route(RequestCode.GET_REPLICATION_STATUS, self.status, is_query=True))
+        return Routes(
+            Route(RequestCode.GET_REPLICATION_STATUS, access.ADMIN, self.status, is_query=True)
+        )
 
     def status(self, _: ClientConnection, request: RemotingCommand) -> RemotingCommand:
         """GET_REPLICATION_STATUS: return the figures as JSON."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 
+from pyromq.acl import classification as access
 from pyromq.base.settings import ConfigError
 from pyromq.broker.role import RoleError
 from pyromq.broker.routes import Route, Routes
@@ -31,7 +32,7 @@ class RoleAdminHandlers:
 
     def routes(self) -> Routes:
         """Return the routes of the family."""
-        return Routes(Route(RequestCode.PROMOTE_BROKER, self.promote))
+        return Routes(Route(RequestCode.PROMOTE_BROKER, access.ADMIN, self.promote))
 
     async def promote(
         self, connection: ClientConnection, request: RemotingCommand

@@ -22,6 +22,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
+from pyromq.acl import classification as access
 from pyromq.broker.handlers.admin.replication import runtime_figures
 from pyromq.broker.parts import BrokerParts
 from pyromq.broker.routes import Route, Routes
@@ -75,8 +76,10 @@ class StatsAdminHandlers:
     def routes(self) -> Routes:
         """Return the routes of the family."""
         return Routes(
-            Route(RequestCode.VIEW_BROKER_STATS_DATA, self.view_stats, is_query=True),
-            Route(RequestCode.GET_BROKER_RUNTIME_INFO, self.runtime_info, is_query=True),
+            Route(RequestCode.VIEW_BROKER_STATS_DATA, access.ADMIN, self.view_stats, is_query=True),
+            Route(
+                RequestCode.GET_BROKER_RUNTIME_INFO, access.ADMIN, self.runtime_info, is_query=True
+            ),
         )
 
     async def view_stats(self, _: ClientConnection, request: RemotingCommand) -> RemotingCommand:

@@ -19,6 +19,7 @@ from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any
 
+from pyromq.acl import classification as access
 from pyromq.broker.parts import BrokerParts
 from pyromq.broker.routes import Route, Routes
 from pyromq.broker.services.flow_control import Lane, SharedBody
@@ -73,7 +74,9 @@ class TableHandlers:
 
     def routes(self) -> Routes:
         """Return the routes of the family."""
-        return Routes(*(Route(code, self.get_all, is_query=True) for code in self._tables))
+        return Routes(
+            *(Route(code, access.ADMIN, self.get_all, is_query=True) for code in self._tables)
+        )
 
     async def get_all(self, _: ClientConnection, request: RemotingCommand) -> RemotingCommand:
         """Return a whole table, compressed if the request says so."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 
+from pyromq.acl import classification as access
 from pyromq.broker.config import MAX_QUEUES
 from pyromq.broker.parts import BrokerParts
 from pyromq.broker.routes import Route, Routes
@@ -46,10 +47,10 @@ class TopicAdminHandlers:
     def routes(self) -> Routes:
         """Return the routes of the family."""
         return Routes(
-            Route(RequestCode.UPDATE_AND_CREATE_TOPIC, self.update_topic),
-            Route(RequestCode.DELETE_TOPIC_IN_BROKER, self.delete_topic),
-            Route(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, self.update_group),
-            Route(RequestCode.DELETE_SUBSCRIPTIONGROUP, self.delete_group),
+            Route(RequestCode.UPDATE_AND_CREATE_TOPIC, access.ADMIN, self.update_topic),
+            Route(RequestCode.DELETE_TOPIC_IN_BROKER, access.ADMIN, self.delete_topic),
+            Route(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, access.ADMIN, self.update_group),
+            Route(RequestCode.DELETE_SUBSCRIPTIONGROUP, access.ADMIN, self.delete_group),
         )
 
     async def update_topic(

@@ -11,7 +11,7 @@ from pyromq.broker.services.topic_deletion import TopicDeletion
 from pyromq.protocol.names import SCHEDULE_TOPIC, TRANSACTION_OP_TOPIC
 from pyromq.protocol.wire.bodies import TopicConfig, TopicList
 from pyromq.protocol.wire.codes import RequestCode, ResponseCode
-from pyromq.protocol.wire.frame import RemotingCommand, RequestError
+from pyromq.protocol.wire.frame import RemotingCommand
 from tests.unit.broker.assembled import AssembledBroker
 from tests.unit.broker.fakes import FakeConnection
 
@@ -91,10 +91,3 @@ async def test_system_topics(assembled: AssembledBroker, handlers: MaintenanceHa
         f"{config.broker_cluster_name}_REPLY_TOPIC",
     } < topics
     assert all(map(assembled.topics.is_system_topic, topics))
-
-
-async def test_access_control_is_refused_clearly(handlers: MaintenanceHandlers) -> None:
-    request = RemotingCommand(RequestCode.UPDATE_AND_CREATE_ACL_CONFIG)
-    with pytest.raises(RequestError, match=r"request type 50 not .* no access control") as caught:
-        handlers.access_control(CONNECTION, request)
-    assert caught.value.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
