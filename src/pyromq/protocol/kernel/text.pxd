@@ -243,9 +243,3 @@ cdef inline i64 write_hex(Area area, i64 at, i64 value) noexcept nogil:
     write_word(area, at, hex_word(<u32> (value >> 32)))
     write_word(area, at + 8, hex_word(<u32> value))
     return at + 16
-
-# Write the length of a number's text and the text; return its end.
-cdef inline i64 write_sized_decimal(Area area, i64 at, i64 value) noexcept nogil:
-    cdef i64 end = write_decimal(area, at + 4, value)
-    write32(area, at, end - at - 4)
-    return end
