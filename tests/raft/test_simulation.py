@@ -64,6 +64,19 @@ def test_seeds_that_found_bugs(mode: Mode, seed: int) -> None:
     simulate(seed, mode)
 
 
+@pytest.mark.parametrize(
+    ("mode", "seed"),
+    [
+        (
+            Mode.POWER_CUTS_FLUSHED,
+            200984,
+        ),  # a late APPEND before the begin let a late TRUNCATE pass
+    ],
+)
+def test_seeds_of_mixed_groups_that_found_bugs(mode: Mode, seed: int) -> None:
+    simulate(seed, mode, mixed=True)
+
+
 def test_mixed_seeds_that_found_bugs() -> None:
     simulate(1014855, Mode.CRASHES, mixed=True)  # as 1018640
 

@@ -188,8 +188,16 @@ class Follower:
             self._succeed(push, entry.index)
         else:
             if entry.index <= ledger.end_index:
-                self._in_step = NONE
+                self._contradict(entry.index)
             self._answer(push, Code.INCONSISTENT_STATE)
+
+    def _contradict(self, index: int) -> None:
+        """Take note of an entry that differs; one before the begin has expired, and proves nothing.
+
+        Else a late copy of it would let a late TRUNCATE pass, which empties the log.
+        """
+        if index >= self._member.ledger.begin_index:
+            self._in_step = NONE
 
     def _truncate(self, push: _Waiting) -> None:
         member, request, ledger = self._member, push.request, self._member.ledger
@@ -274,7 +282,7 @@ class Follower:
         else:
             is_written = self._write_entries(request.entries)
         if not is_written:
-            self._in_step = NONE
+            self._contradict(request.first_index)
             self._answer(push, Code.INCONSISTENT_STATE)
             return
         self._trouble.over()

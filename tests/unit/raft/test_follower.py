@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import pytest
+
 from tests.raft.script import Script
 
 
@@ -57,3 +59,18 @@ def test_a_log_without_a_common_entry_begins_again() -> None:
     script = follower("node n0 of 3 term 1 log 0 0 0")
     script.input("n1 push COMPARE t1 2/1 commit -1")
     assert script.input("n1 push TRUNCATE t1 2/1 commit 2")[0] == "to n1: 200 t1 index 2 log 2-2"
+
+
+@pytest.mark.parametrize("late", ["COMPARE t3 1/3", "APPEND t3 1/3 2/3", "APPEND t3 run 1/3 2/3"])
+def test_late_pushes_before_the_begin_do_not_empty_a_log_in_step(late: str) -> None:
+    """Their entries have expired: that they are not here proves nothing."""
+    script = Script("node n0 of 3 term 3")
+    script.input("n1 heartbeat t3")
+    script.input("n1 push COMPARE t3 4/3 commit -1")
+    script.input("n1 push TRUNCATE t3 0/3 commit -1")
+    script.input("n1 push APPEND t3 1/3 2/3 3/3 4/3 commit 4")
+    script.input("flush")
+    script.ledger.expire_before(3)
+    assert script.ledger.begin_index == 3
+    assert script.input(f"n1 push {late} commit 4") == ["to n1: 406 t3 index 1 log 3-4"]
+    assert script.input("n1 push TRUNCATE t3 0/3 commit 4") == ["to n1: 406 t3 index 0 log 3-4"]
