@@ -36,6 +36,6 @@ def _run(directory: Path, seed: int, seconds: float) -> None:
     with FaultyGroup(directory, seed, flush_before_ack=seed % 4 == 0) as group:
         asyncio.run(group.run(seconds))
     group.check()
-    print(f"seed {seed}: {group.summary()}")  # noqa: T201 - shown by pytest -s, and on failure
+    print("\n".join(group.faults), f"seed {seed}: {group.summary()}", sep="\n")  # noqa: T201
     assert group.history.acknowledged
     assert group.delivered

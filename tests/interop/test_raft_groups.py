@@ -7,6 +7,7 @@ quickly; in a group with one of Java's, all have Java's intervals: an election t
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,6 +16,7 @@ import pytest
 from tests.interop.client_driver import ClientDriver
 from tests.interop.client_programs import java_driver
 from tests.interop.raft_load import JavaLoad
+from tests.support.crash import seeds
 from tests.support.raft_files import assert_same_files
 from tests.support.raft_groups import QUICK_TIMING, RaftGroup
 from tests.support.replication_nodes import Kind, name_server
@@ -74,3 +76,44 @@ def _kill_and_start(group: RaftGroup, node: str, load: JavaLoad) -> None:
     group.nodes[node].start(wait=False)
     # The next one may go when this one is as good as the others.
     group.wait_for_log_ends()
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("seed", seeds(5))
+@pytest.mark.parametrize("ours", [1, 2], ids=["one of ours", "two of ours"])
+def test_mixed_groups_survive_random_faults(
+    ours: int, seed: int, driver: ClientDriver, tmp_path: Path
+) -> None:
+    choose = random.Random(seed)
+    kinds: list[Kind] = ["pyromq"] * ours + ["java"] * (3 - ours)
+    choose.shuffle(kinds)
+    done: list[str] = []
+    try:
+        with name_server() as namesrv, RaftGroup(tmp_path, namesrv, kinds) as group:
+            load = JavaLoad(driver, namesrv)
+            with load.running():
+                load.wait_for(50)
+                for _ in range(10):
+                    _do_fault(choose, group, done)
+                    load.wait_for(50)
+                    group.heal_all()
+                    group.wait_for_log_ends()
+            end = group.settle()
+            load.consume_all()
+            driver.close_all()
+            group.stop()
+        load.check(assert_same_files(group.stores(), at_least=end))
+    except BaseException as error:
+        error.add_note(f"{kinds}: {done}")
+        raise
+
+
+def _do_fault(choose: random.Random, group: RaftGroup, done: list[str]) -> None:
+    """Take one node away, the leader more often than not, or its network."""
+    node = choose.choice([group.leader(), choose.choice(list(group.nodes))])
+    fault = choose.choice(["kill", "stop", "pause", "isolate", "isolate silently"])
+    done.append(f"{fault} {node}")
+    if fault in ("kill", "stop", "pause"):
+        getattr(group.nodes[node], fault)()
+    else:
+        group.isolate(node, silent="silently" in fault)

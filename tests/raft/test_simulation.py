@@ -85,7 +85,7 @@ def test_a_seed_is_a_run() -> None:
 )
 def test_the_simulator_finds_broken_rules(mode: Mode, changes: dict[str, Any]) -> None:
     with pytest.raises(ViolationError, match=r"has|without|commits|lost"):
-        run_all(400, mode, changes)
+        run_all(1000, mode, changes)
 
 
 def run_all(count: int, mode: Mode, changes: dict[str, Any]) -> None:

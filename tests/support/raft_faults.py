@@ -27,6 +27,7 @@ from types import TracebackType
 from typing import Final, Self
 
 from pyromq.client import (
+    BrokerError,
     LitePullConsumer,
     Message,
     MessageQueue,
@@ -167,7 +168,7 @@ class FaultyGroup:
                     result = await producer.send(Message(TOPIC, body), queue)
                 except RocketMQError as error:
                     attempt.error = f"{type(error).__name__}: {error}"
-                    self.outcomes[type(error).__name__] += 1
+                    self.outcomes[_name(error)] += 1
                     await asyncio.sleep(5 * _PAUSE_SECONDS)
                 else:
                     assert result.queue == queue, result
@@ -381,11 +382,11 @@ class FaultyGroup:
         self._note(f"  {leader} to {to}")
         if leader != to and self.group.nodes[leader].runs:
             try:
-                has_worked = self.group.transfer(leader, to, timeout=3.0)
+                problem = self.group.transfer(leader, to, timeout=3.0)
             except OSError as error:
                 self._note(f"  {error}")
             else:
-                self._note(f"  {has_worked=}")
+                self._note(f"  {problem or 'done'}")
 
     def _slow_disk(self) -> None:
         node, seconds = self._one(), self._choose.choice([0.02, 0.2, 1.0])
@@ -429,6 +430,12 @@ class FaultyGroup:
             f"{len(self.history.reads)} reads in order, {len(self.history.glances)} others; "
             f"{sum(not text[9:].startswith((' ', 'heal', 'end')) for text in self.faults)} faults"
         )
+
+
+def _name(error: RocketMQError) -> str:
+    if isinstance(error, BrokerError):
+        return f"{error.code} {error.remark[:60]}"
+    return type(error).__name__
 
 
 async def _patiently(call: Callable[[], object]) -> None:

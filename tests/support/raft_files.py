@@ -12,9 +12,10 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
 from pyromq.protocol.message.record import MessageRecord, decode_record
 from pyromq.store.offline.compare import Span, compare_queues
@@ -27,7 +28,8 @@ _INDEX_UNIT: Final = 32
 _MAX_DIFFERENCES: Final = 10
 
 
-class Stored(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Stored:
     """An entry of a node's log."""
 
     index: int

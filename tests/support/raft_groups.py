@@ -1,6 +1,6 @@
 """Raft groups of real brokers: processes of pyromq and of Java, with proxies between them.
 
-    with name_server() as namesrv, RaftGroup(tmp_path, namesrv, ["pyromq", "java", "java"]) as group:
+    with RaftGroup(tmp_path, namesrv, ["pyromq", "java", "java"]) as group:
         leader = group.leader()
         group.isolate(leader)            # or group.nodes[leader].kill(), pause(), ...
         group.heal()
@@ -95,7 +95,7 @@ class RaftGroup:
                         self.links[sender, receiver] = proxy
             for node, kind in self._kinds.items():
                 self.nodes[node] = self._make_node(node, kind)
-                stack.callback(lambda node=node: self.nodes[node].kill())
+                stack.callback(self._kill, node)
                 self.nodes[node].start(wait=False)
             self._stack = stack.pop_all()
         try:
@@ -118,6 +118,9 @@ class RaftGroup:
                 with suppress(OSError):
                     error.add_note(f"{node} logged:\n{node.log()[-3000:]}")
         self._stack.close()
+
+    def _kill(self, node: str) -> None:
+        self.nodes[node].kill()
 
     def _make_node(self, node: str, kind: Kind, port: int = 0) -> Node:
         addresses = {
@@ -182,12 +185,12 @@ class RaftGroup:
         wait_until(lambda: self.leader_now() not in (None, former))
         return self.leader()
 
-    def transfer(self, node: str, to: str, timeout: float = DEADLINE) -> bool:
-        """Order a leader of pyromq to hand over; return whether it did. Raises OSError."""
+    def transfer(self, node: str, to: str, timeout: float = DEADLINE) -> str:
+        """Order a leader of pyromq to hand over; return why it did not, or "". Raises OSError."""
         header, _ = ask(
             self.nodes[node].address, RequestCode.TRANSFER_LEADERSHIP, {"nodeId": to}, timeout
         )
-        return bool(header["code"] == ResponseCode.SUCCESS)
+        return "" if header["code"] == ResponseCode.SUCCESS else str(header.get("remark"))
 
     def replace(self, node: str, kind: Kind) -> None:
         """Stop a node as an operator does; start one of a kind on its files and ports."""
@@ -228,6 +231,15 @@ class RaftGroup:
         for proxy in self.links.values():
             proxy.refuse(False)
             proxy.resume()
+
+    def heal_all(self) -> None:
+        """End faults of the network, resume paused nodes, start nodes that do not run."""
+        self.heal()
+        for node in self.nodes.values():
+            if node.runs:
+                node.resume()
+            else:
+                node.start(wait=False)
 
     # Logs
 

@@ -25,25 +25,33 @@ from pyromq.cli.main import main
 SLOW_DISK = "PYROMQ_TEST_SLOW_DISK"
 
 
-def _slowed(fsync: Callable[[Any], None], file: Path) -> Callable[[Any], None]:
-    def slow(descriptor: Any) -> None:
-        try:
-            seconds = float(file.read_text() or 0)
-        except FileNotFoundError:
-            seconds = 0.0
-        time.sleep(seconds)
-        fsync(descriptor)
+class _Disk:
+    """The system's calls, slowed down."""
 
-    return slow
+    def __init__(self, file: Path) -> None:
+        self._file = file
+
+    def slowed(self, call: Callable[[Any], None]) -> Any:
+        """Return a call that takes longer while the file says so."""
+
+        def slow(descriptor: Any) -> None:
+            time.sleep(self._seconds())
+            call(descriptor)
+
+        return slow
+
+    def _seconds(self) -> float:
+        try:
+            return float(self._file.read_text() or 0)
+        except FileNotFoundError:
+            return 0.0
 
 
 if __name__ == "__main__":
     timing = json.loads(sys.argv.pop(1))
-    pyromq.cli.broker.Broker = functools.partial(  # type: ignore[misc,assignment]
-        Broker, raft_timing=timing
-    )
+    quick = functools.partial(Broker, raft_timing=timing)
+    setattr(pyromq.cli.broker, "Broker", quick)  # noqa: B010 - mypy knows no such attribute
     if SLOW_DISK in os.environ:
-        slow_file = Path(os.environ[SLOW_DISK])
-        os.fsync = _slowed(os.fsync, slow_file)
-        os.fdatasync = _slowed(os.fdatasync, slow_file)
+        disk = _Disk(Path(os.environ[SLOW_DISK]))
+        os.fsync, os.fdatasync = disk.slowed(os.fsync), disk.slowed(os.fdatasync)
     main()

@@ -20,6 +20,7 @@ _LONG = (
     "tests/spark/test_deployment.py",
     "tests/spark/",
     "tests/clients/",
+    "tests/interop/test_raft_groups.py",
     "tests/interop/test_mqadmin.py",
     "tests/interop/test_store_compat.py",
     "tests/interop/",

@@ -422,7 +422,10 @@ class Producer(Client):
                 or fixed is not None
             ):
                 return results
-            if failure is not None and (is_last or not _may_retry(failure)):
+            if failure is not None and not _may_retry(failure):
+                raise failure
+            if failure is not None and is_last:
+                targets.doubt(outgoing.topic)
                 raise failure
             await targets.plan(outgoing.topic, fresh=True)
             target = await targets.choose(outgoing.topic, fixed, target.queue.broker_name)

@@ -141,6 +141,12 @@ class Targets:
             plan = self._plans[topic] = Plan(route, topic, name, targets, turn)
         return plan
 
+    def doubt(self, topic: str) -> None:
+        """Look the route up again at the next send: a send failed, another broker may lead now."""
+        plan = self._plans.get(topic)
+        if plan is not None:
+            self._session.routes.doubt(plan.topic)
+
     def forgive(self, address: str) -> None:
         """Stop avoiding the broker at `address`, which is reachable again."""
         for route in self._session.routes.known():

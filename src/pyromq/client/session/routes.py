@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import random
 import re
 import time
@@ -204,6 +205,11 @@ class Routes:
                     f"this client was closed while it looked up the route of topic {topic!r}"
                 ) from None
             raise
+
+    def doubt(self, topic: str) -> None:
+        """Refresh the route of `topic` on its next use: a broker of it failed."""
+        if (known := self._known.get(topic)) is not None:
+            self._known[topic] = (known[0], -math.inf)
 
     def known(self) -> list[TopicRoute]:
         """Return all cached routes."""

@@ -186,6 +186,31 @@ async def test_a_dead_broker_is_a_connect_error() -> None:
             await producer.send(Message("t", b"x"))
 
 
+@pytest.mark.parametrize("fixed", [None, MessageQueue("t", "b1", 0)], ids=["any queue", "fixed"])
+async def test_a_failure_without_retries_makes_the_next_sends_look_for_the_master(
+    fixed: MessageQueue | None,
+) -> None:
+    """Else a producer would send to a former leader until its route is old."""
+    async with (
+        running_cluster({"t": {"b1": 1}}, brokers=2) as cluster,
+        Producer(cluster.namesrv, retries=0, route_interval=600) as producer,
+    ):
+        await producer.send(Message("t", b"x"), fixed)
+        former = cluster.brokers[1].address
+        await cluster.brokers[1].stop()
+        await cluster.brokers[1].start()
+        assert cluster.brokers[1].address != former
+
+        async def is_sent() -> bool:
+            try:
+                await producer.send(Message("t", b"x"), fixed)
+            except RemotingConnectError:
+                return False
+            return True
+
+        await until(is_sent)
+
+
 async def test_a_silent_broker_times_out() -> None:
     async def nothing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read()

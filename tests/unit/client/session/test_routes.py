@@ -175,6 +175,18 @@ async def test_an_old_route_is_returned_at_once_and_refreshed_in_the_background(
         await until(lambda: len(routes.known()[0].write_queues) == 3)
 
 
+async def test_a_doubtful_route_is_refreshed_on_its_next_use() -> None:
+    async with running_cluster({"t": {"b0": 2}}) as cluster, routes_of(cluster.namesrv) as routes:
+        routes.doubt("unknown")
+        route = await routes.get("t")
+        cluster.topics["t"]["b0"] = 3
+        routes.doubt("t")
+        assert await routes.get("t") is route
+        await until(lambda: len(routes.known()[0].write_queues) == 3)
+        await routes.get("t")
+        assert len(cluster.brokers[0].seen(ROUTE)) == 2
+
+
 async def test_a_hanging_name_server_delays_no_caller_with_a_cached_route() -> None:
     async with (
         running_cluster({"t": {"b0": 2}}) as cluster,
