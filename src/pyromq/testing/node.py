@@ -58,6 +58,8 @@ class Node:
         self._lives = 0
         self._port = self._settings.pop("listenPort", "0")
         self.broker: Broker | None = None
+        #: Held during a start, a stop and a kill: a test may ask for two at once.
+        self._changing = asyncio.Lock()
         #: Bound to the ports of a stopped broker.
         self._held: list[socket.socket] = list(held)
         self._raft_timing = dict(raft_timing or {})
@@ -151,9 +153,12 @@ class Node:
     async def start(self, settings: Mapping[str, str] | None = None) -> None:
         """Start the broker; `settings` apply from now on. Idempotent."""
         await self._left()
-        if self.broker is not None:
-            return
         check_settings(settings or {})
+        async with self._changing:
+            if self.broker is None:
+                await self._start(settings)
+
+    async def _start(self, settings: Mapping[str, str] | None) -> None:
         self._settings.update(settings or {})
         self.failure = None
         values = load_broker_properties(
@@ -178,19 +183,23 @@ class Node:
 
     async def stop(self) -> None:
         """Stop the broker cleanly. Idempotent."""
-        self.keep_role()
-        broker, self.broker = self.broker, None
-        if broker is not None:
-            await broker.stop()
-            self._hold()
+        async with self._changing:
+            self.keep_role()
+            broker, self.broker = self.broker, None
+            if broker is not None:
+                await broker.stop()
+                self._hold()
         await self._left()
 
     async def kill(self) -> None:
         """End the broker like a killed process. Idempotent."""
-        self.keep_role()
-        broker, self.broker = self.broker, None
-        if broker is None:
-            return
+        async with self._changing:
+            self.keep_role()
+            broker, self.broker = self.broker, None
+            if broker is not None:
+                await self._kill(broker)
+
+    async def _kill(self, broker: Broker) -> None:
         await broker.cut_off()
         self._hold()
         before = self.directory

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 import socket
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -117,3 +118,11 @@ def test_mistakes_in_settings_are_errors() -> None:
     check_settings({"brokerRole": "SYNC_MASTER"})
     with pytest.raises(ConfigError, match="has no effect"):
         check_settings({"brokerId": "7"})
+
+
+async def test_orders_at_the_same_time_wait_for_each_other(node: Node) -> None:
+    await asyncio.gather(node.start(), node.start())
+    await asyncio.gather(node.stop(), node.start(), node.kill(), node.start())
+    assert node.broker is not None
+    await asyncio.gather(node.start(), node.stop())
+    assert node.broker is None
