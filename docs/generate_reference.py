@@ -148,7 +148,7 @@ SECTIONS = (
     Section(
         "Testing",
         ("cluster", "broker", "plugin"),
-        ("Cluster", "ClusterBroker", "DivergedError", "PromotionError"),
+        ("Cluster", "ClusterBroker", "RaftBroker", "DivergedError", "PromotionError"),
         "pyromq.testing",
     ),
 )

@@ -13,10 +13,11 @@ from typing import Any
 import pytest
 
 from pyromq.raft.member import Role
+from pyromq.raft.network.lookout import Finding, look_at
 from tests.interop.client_driver import ClientError
 from tests.interop.java_programs import javac_or_skip
 from tests.support.apache_rocketmq import java_or_skip
-from tests.support.dledger import DATA_FILE, DLedger, Peers
+from tests.support.dledger import DATA_FILE, GROUP, DLedger, Peers
 from tests.support.patience import until
 from tests.support.raft_logs import entries_of
 from tests.support.raft_nodes import OwnNode, free_peers, log_bytes
@@ -306,3 +307,14 @@ async def test_java_gets_json_and_ours_get_runs(java: DLedger, tmp_path: Path) -
         await nodes.write(50, by="n0")
         kinds = {each.node_id: each.kind for each in nodes.own["n0"].node.status().peers}
         assert kinds == {"n1": "pyromq", "n2": "DLedger"}
+
+
+async def test_a_java_voter_is_known_by_its_answer(java: DLedger, tmp_path: Path) -> None:
+    """With one of them in the group, followers of a killed leader keep Java's timing."""
+    peers = free_peers(1)
+    await asyncio.to_thread(java.start, "n0", peers, tmp_path)
+    try:
+        assert await look_at(GROUP, "n0", peers["n0"]) is Finding.DLEDGER
+    finally:
+        await asyncio.to_thread(java.stop, "n0")
+    assert await look_at(GROUP, "n0", peers["n0"]) is Finding.ENDED

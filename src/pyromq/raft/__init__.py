@@ -32,6 +32,7 @@ A node joins them:
 | --- | --- |
 | `network` | the bodies as bytes, connections to peers, and the port |
 | `node` | core, log, vote file and network on one loop |
+| `offline` | checks and shows the files of a node that does not run |
 
-No broker uses this package yet.
+`broker.services.raft` makes a broker of it.
 """

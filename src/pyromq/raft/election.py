@@ -31,7 +31,7 @@ Four rules are our own, all legal for any node:
 
 - A follower that learns that its leader's process has ended (`leader_ended`) does not wait for the
   6 s without heartbeats: it asks in a new term, since voters that still follow the dead leader
-  would answer "has a leader" in the old one. The nodes stand one after the other, `stand_step`
+  would answer "has a leader" in the old one. The nodes ask one after the other, `candidacy_step`
   apart, in the order of their ids, so that they do not split the votes. A heartbeat in between
   ends that. The caller does not tell if a Java node may vote: one that rejects the candidate for
   its log would keep it waiting for longer than the heartbeats.
@@ -124,7 +124,7 @@ class Election:
         self._last_good_round: int | None = None
         self._last_heartbeat = now
         #: When this follower asks for votes, because its leader has ended.
-        self._stand_at: int | None = None
+        self._candidacy_at: int | None = None
         self._rounds_behind = 0
         #: Peers that answered the last heartbeat.
         self.live: set[str] = set()
@@ -136,7 +136,7 @@ class Election:
         member = self._member
         if member.role is Role.FOLLOWER:
             silent_at = self._last_heartbeat + self._settings.leak + 1
-            return silent_at if self._stand_at is None else min(silent_at, self._stand_at)
+            return silent_at if self._candidacy_at is None else min(silent_at, self._candidacy_at)
         if member.role is Role.LEADER:
             return self._beats.deadline if self._beats else self._next_beat_at
         if member.must_raise_term:
@@ -151,7 +151,7 @@ class Election:
         if member.role is not Role.CANDIDATE:
             self._votes = None
         if member.role is not Role.FOLLOWER:
-            self._stand_at = None
+            self._candidacy_at = None
         if member.role is Role.FOLLOWER:
             self._tick_follower(now)
         if member.role is Role.CANDIDATE:
@@ -165,7 +165,7 @@ class Election:
     def _tick_follower(self, now: int) -> None:
         member = self._member
         silence = now - self._last_heartbeat
-        if self._stand_at is not None and now >= self._stand_at:
+        if self._candidacy_at is not None and now >= self._candidacy_at:
             member.become_candidate(member.term, f"{member.leader} has ended")
             self._next, self._next_vote_at = _Next.NEW_TERM, now
         elif silence > self._settings.leak:
@@ -176,8 +176,8 @@ class Election:
         """Ask for votes soon: the leader's process has ended."""
         member, settings = self._member, self._settings
         if member.role is Role.FOLLOWER and member.leader == leader and not member.must_catch_up:
-            standing = sorted(peer for peer in settings.peers if peer != leader)
-            self._stand_at = now + standing.index(settings.self_id) * settings.stand_step
+            others = sorted(peer for peer in settings.peers if peer != leader)
+            self._candidacy_at = now + others.index(settings.self_id) * settings.candidacy_step
 
     def _tick_candidate(self, now: int) -> None:
         member = self._member
@@ -383,7 +383,7 @@ class Election:
         elif member.leader != leader:
             return HeartbeatResponse(code=Code.INCONSISTENT_LEADER)
         self._last_heartbeat = now
-        self._stand_at = None
+        self._candidacy_at = None
         return HeartbeatResponse()
 
     def _start_heartbeats(self, now: int) -> None:

@@ -59,7 +59,7 @@ class Settings:
     max_take_leadership_interval: int = 100
     vote_wait: int = 2000
     #: Between the candidacies of nodes whose leader has ended; an election takes about 30 ms.
-    stand_step: int = 150
+    candidacy_step: int = 150
     #: What "at once" means to Java's election thread.
     loop_interval: int = 10
     push_timeout: int = 1000

@@ -23,7 +23,7 @@ from pyromq.testing.server_loop import ServerLoop
 
 
 class BrokerGroup(Protocol):
-    """The brokers of one name: `replicas.ReplicaGroup`, `raft.RaftGroup`. On the cluster's loop."""
+    """The brokers of one name: `ReplicaGroup` or `RaftGroup`, on the cluster's loop."""
 
     async def start(self, node: Node, settings: Mapping[str, str]) -> None:
         """Start a broker."""

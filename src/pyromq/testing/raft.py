@@ -1,7 +1,7 @@
 """A raft group in a test process: start, wait for a leader, pause, compare logs.
 
 Each node has an event loop in a thread of its own. So a node can be paused like a process that gets
-SIGSTOP: its thread waits, its connections stay open, and nobody is told. The elections of these
+SIGSTOP: its thread waits, and its connections stay open. The elections of these
 nodes are ten times as fast as in production, so that a fail-over takes about a second.
 
 Invariants
@@ -328,7 +328,7 @@ class RaftGroup:
         )
 
     async def rejoin(self, node: Node, *, empty: bool) -> None:
-        """Start a node, perhaps without its files; it follows whoever leads."""
+        """Start a node, perhaps without its files; it follows the leader."""
         if empty:
             await self.empty(node)
         await self.start(node, {})

@@ -40,7 +40,7 @@ def test_time_decides_when_a_candidate_asks_again() -> None:
     assert deadline + 300 <= script.core.deadline() < deadline + 1000
 
 
-def test_nodes_stand_one_after_the_other_when_their_leader_has_ended() -> None:
+def test_nodes_ask_one_after_the_other_when_their_leader_has_ended() -> None:
     deadlines = []
     for node in ("n0", "n1", "n3", "n4"):
         script = Script(f"node {node} of 5 term 3 log 3")

@@ -233,3 +233,47 @@ def test_a_start_that_fails_leaves_nothing_behind(tmp_path: Path) -> None:
     (tmp_path / "broker-0-n1").write_text("not a directory")
     with pytest.raises(PersistenceError, match="broker-0-n1"):
         Cluster(raft=3, directory=tmp_path).start()
+
+
+def test_a_replaced_node_votes_only_when_it_has_the_log(cluster: Cluster) -> None:
+    """The run book of docs/operations.md, Replace a node."""
+    send(cluster, b"1", b"2")
+    cluster.await_committed(timeout=DEADLINE)
+    node = followers(cluster)[0]
+    node.empty()
+    mark = node.directory / f"dledger-{node.node_id}" / "checkpoint"
+    mark.parent.mkdir(parents=True)
+    mark.write_text("endIndex=-1\ncommittedIndex=-1\nmustCatchUp=true\n")
+    killed = cluster.await_leader(timeout=DEADLINE)
+    killed.kill()
+    other = next(each for each in cluster.nodes if each not in (node, killed))
+    other.pause()
+    node.start()
+    other.resume()  # two of three run, but without the node's vote nobody wins
+    with pytest.raises(TimeoutError):
+        cluster.await_leader(timeout=2.0)
+    killed.start()
+    cluster.await_committed(timeout=DEADLINE)
+    wait_until(lambda: "mustCatchUp" not in mark.read_text())
+    killed.kill()
+    assert cluster.await_leader(timeout=DEADLINE) is not killed
+
+
+def test_a_new_node_gets_what_the_leader_still_has() -> None:
+    with Cluster(raft=3, settings={"mappedFileSizeCommitLog": str(64 * 1024)}) as cluster:
+        send(cluster, *(b"%04d" % number * 1000 for number in range(100)))
+        cluster.await_committed(timeout=DEADLINE)
+        for node in cluster.nodes:
+            log = node._member.log
+            assert log is not None
+            for _ in range(3):
+                log.take_first().unlink()
+        node = followers(cluster)[0]
+        node.rejoin(empty=True)
+        cluster.await_committed(timeout=DEADLINE)
+        node.lead(timeout=DEADLINE)
+        send(cluster, b"last")
+        seen = bodies(cluster)
+        assert b"last" in seen
+        assert b"0099" * 1000 in seen
+        assert b"0000" * 1000 not in seen

@@ -49,7 +49,7 @@ class Finding(Enum):
     UNKNOWN = "unknown"
 
 
-async def may_stand(group: str, leader: str, peers: dict[str, Address]) -> bool:
+async def may_ask_for_votes(group: str, leader: str, peers: dict[str, Address]) -> bool:
     """Whether the leader's process has ended and no other node is, or may be, a Java node.
 
     `peers` has all nodes but this one.

@@ -63,7 +63,7 @@ from pyromq.raft.messages import (
     Response,
     TransferRequest,
 )
-from pyromq.raft.network.lookout import may_stand
+from pyromq.raft.network.lookout import may_ask_for_votes
 from pyromq.raft.network.peers import Peer
 from pyromq.raft.network.server import RaftServer, Reply
 from pyromq.raft.node.settings import NodeSettings
@@ -369,7 +369,7 @@ class RaftNode:
             peer: address for peer, address in settings.peers.items() if peer != settings.self_id
         }
         try:
-            is_free = await may_stand(settings.group, leader, others)
+            is_free = await may_ask_for_votes(settings.group, leader, others)
         finally:
             self._look = None
         if is_free and self._state is NodeState.RUNNING:

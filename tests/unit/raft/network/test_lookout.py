@@ -12,7 +12,7 @@ import pytest
 from pyromq.protocol.wire.frame import pack_prefix
 from pyromq.raft.network import lookout
 from pyromq.raft.network.binary_push import GREETING
-from pyromq.raft.network.lookout import Finding, look_at, may_stand
+from pyromq.raft.network.lookout import Finding, look_at, may_ask_for_votes
 from tests.support.apache_rocketmq import free_port
 from tests.support.dledger import GROUP
 from tests.support.loops import on_both_loops
@@ -137,4 +137,4 @@ async def test_java_nodes_keep_their_timing(
         return findings[node]
 
     monkeypatch.setattr(lookout, "look_at", find)
-    assert await may_stand(GROUP, "n0", dict.fromkeys(findings, ("host", 1))) is expected
+    assert await may_ask_for_votes(GROUP, "n0", dict.fromkeys(findings, ("host", 1))) is expected
