@@ -85,7 +85,7 @@ def test_mixed_groups_survive_random_faults(
     ours: int, seed: int, driver: ClientDriver, tmp_path: Path
 ) -> None:
     choose = random.Random(seed)
-    kinds: list[Kind] = ["pyromq"] * ours + ["java"] * (3 - ours)
+    kinds: list[Kind] = ["pyromq" if number < ours else "java" for number in range(3)]
     choose.shuffle(kinds)
     done: list[str] = []
     try:
