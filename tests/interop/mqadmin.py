@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from tests.interop.client_driver import ClientDriver
 from tests.interop.java_programs import (
@@ -69,7 +69,7 @@ def mqadmin(*options: str) -> ClientDriver:
 
 
 def run(
-    admin: ClientDriver, namesrv: str, words: Sequence[str], **credentials: str | None
+    admin: ClientDriver, namesrv: str, words: Sequence[str], **credentials: Any
 ) -> Outcome:
     """Run one command, signed with `accessKey` and `secretKey` if they are given."""
     return Outcome(**admin.call("run", namesrv=namesrv, words=words, **credentials))
