@@ -106,7 +106,7 @@ class Section(NamedTuple):
 SECTIONS = (
     Section(
         BrokerConfig,
-        ("broker", "cli", "remoting"),
+        ("acl", "broker", "cli", "remoting"),
         BROKER,
         BROKER_CONFIG + NETTY_SERVER_CONFIG + NETTY_CLIENT_CONFIG,
     ),
@@ -115,7 +115,7 @@ SECTIONS = (
     ),
     Section(
         NamesrvConfig,
-        ("nameserver", "cli", "remoting"),
+        ("acl", "nameserver", "cli", "remoting"),
         NAMESERVER,
         # The broker's useTLS is the nearest to what a user may try here.
         NAMESRV_CONFIG + NETTY_SERVER_CONFIG + "useTLS",
