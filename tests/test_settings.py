@@ -106,7 +106,7 @@ class Section(NamedTuple):
 SECTIONS = (
     Section(
         BrokerConfig,
-        ("broker", "cli", "remoting", "tls"),
+        ("acl", "broker", "cli", "remoting", "tls"),
         BROKER,
         BROKER_CONFIG + NETTY_SERVER_CONFIG + NETTY_CLIENT_CONFIG,
     ),
@@ -115,7 +115,7 @@ SECTIONS = (
     ),
     Section(
         NamesrvConfig,
-        ("nameserver", "cli", "remoting", "tls"),
+        ("acl", "nameserver", "cli", "remoting", "tls"),
         NAMESERVER,
         # The broker's useTLS is the nearest to what a user may try here.
         NAMESRV_CONFIG + NETTY_SERVER_CONFIG + "useTLS",

@@ -68,9 +68,7 @@ def mqadmin(*options: str) -> ClientDriver:
     )
 
 
-def run(
-    admin: ClientDriver, namesrv: str, words: Sequence[str], **credentials: Any
-) -> Outcome:
+def run(admin: ClientDriver, namesrv: str, words: Sequence[str], **credentials: Any) -> Outcome:
     """Run one command, signed with `accessKey` and `secretKey` if they are given."""
     return Outcome(**admin.call("run", namesrv=namesrv, words=words, **credentials))
 

@@ -310,8 +310,9 @@ def test_the_settings_are_java_s(runs: dict[Kind, Run]) -> None:
     java, ours = runs["apache"].config, runs["pyromq"].config
 
     unsupported = {**unsupported_settings.BROKER, **unsupported_settings.STORE}
-    # Java's was started with a path for its log, which has no default.
-    assert java.keys() - ours.keys() - unsupported.keys() == {"storePathCommitLog"}
+    # Java's was started with a path for its log, and with a home; neither has a default.
+    missing = java.keys() - ours.keys() - unsupported.keys()
+    assert missing == {"rocketmqHome", "storePathCommitLog"}
     common = java.keys() & ours.keys() - SET_BY_PLACE
     assert {key: ours[key] for key in common} == {key: java[key] for key in common}
     assert runs["pyromq"].changed_config["fileReservedTime"] == "49"

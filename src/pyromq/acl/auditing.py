@@ -5,11 +5,12 @@ Shared by brokers and NameServers. On the loop.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from pyromq.acl.audit import DENIED, DONE, FAILED, AuditLog
-from pyromq.acl.rules import Account
+from pyromq.acl.classification import Need
+from pyromq.acl.rules import Account, shown_resource
 from pyromq.acl.validation import AccessDeniedError
 from pyromq.protocol.wire.codes import RequestCode, ResponseCode
 from pyromq.protocol.wire.frame import RemotingCommand
@@ -66,6 +67,20 @@ class Auditor:
             resource=resource_of(request.ext_fields),
             result=DONE if is_done else FAILED,
             reason=None if answer is None or is_done else answer.remark,
+        )
+
+    def left_out(
+        self, address: str, request: RemotingCommand, account: Account, needs: Sequence[Need]
+    ) -> None:
+        """Log the groups and topics that were left out of a heartbeat."""
+        names = (shown_resource(need.resource) for need in needs)
+        self.log.write(
+            account=account.access_key,
+            address=address,
+            code=request.code,
+            request=request_name(request.code),
+            result=DENIED,
+            reason=f"left out: {', '.join(names)}",
         )
 
 

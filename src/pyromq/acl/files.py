@@ -47,7 +47,7 @@ from pyromq.acl.rules import (
     parse_permission,
 )
 from pyromq.base.atomic_file import write_file
-from pyromq.base.settings import ENVIRONMENT, ConfigError
+from pyromq.base.settings import ENVIRONMENT
 
 if TYPE_CHECKING:
     import yaml
@@ -93,16 +93,6 @@ class AclFileError(ValueError):
 
 class MissingYamlError(AclFileError):
     """PyYAML is not installed."""
-
-
-def home_of(directory: str | None) -> Path:
-    """Return the home directory of a server's files. Raises ConfigError without one."""
-    if not directory:
-        raise ConfigError(
-            "aclEnable=true: expected rocketmqHome or the ROCKETMQ_HOME environment variable; "
-            "it names the directory with conf/plain_acl.yml"
-        )
-    return Path(directory)
 
 
 class AclFiles:

@@ -7,13 +7,13 @@ topics must not be able to open the broker.
 from __future__ import annotations
 
 import enum
-import os
 from dataclasses import dataclass
-from pathlib import Path
 
-from pyromq.acl.files import DEFAULT_FILE, home_of
-from pyromq.base.settings import ConfigError, setting
+from pyromq.acl.settings import ServerSettings, check_files
+from pyromq.base.settings import setting
 from pyromq.broker.limit_settings import LimitSettings
+
+_SERVER = ServerSettings("audit/audit.log below storePathRootDir")
 
 
 class AclMode(enum.Enum):
@@ -41,19 +41,8 @@ class AccessSettings(LimitSettings):
         AclMode.compatible,
         "Check what RocketMQ checks (compatible), or close what it leaves open (strict).",
     )
-    rocketmq_home: str | None = setting(
-        "rocketmqHome",
-        doc="Find the files of access control below this directory. The default comes from the "
-        "ROCKETMQ_HOME environment variable.",
-        default_factory=lambda: os.environ.get("ROCKETMQ_HOME"),
-        path=True,
-    )
-    acl_plain_file: str = setting(
-        "aclPlainFile",
-        str(DEFAULT_FILE),
-        "Read this file below rocketmqHome, and write accounts to it that an administrator adds; "
-        "RocketMQ's system property rocketmq.acl.plain.file.",
-    )
+    rocketmq_home: str | None = _SERVER.rocketmq_home
+    acl_plain_file: str = _SERVER.acl_plain_file
     acl_replay_window_millis: int = setting(
         "aclReplayWindowMillis",
         600_000,
@@ -62,39 +51,16 @@ class AccessSettings(LimitSettings):
         bits=64,
         minimum=0,
     )
-    audit_log_path: str | None = setting(
-        "auditLogPath",
-        None,
-        "Log refused and administrative requests to this file while aclEnable is true. The "
-        "default is audit/audit.log below storePathRootDir.",
-        path=True,
-    )
-    audit_log_max_bytes: int = setting(
-        "auditLogMaxBytes",
-        64 * 1024 * 1024,
-        "Rotate the audit log when it reaches this size.",
-        minimum=64 * 1024,
-    )
-    audit_log_files: int = setting(
-        "auditLogFiles", 10, "Keep this many old audit logs.", minimum=0, maximum=1000
-    )
+    audit_log_path: str | None = _SERVER.audit_log_path
+    audit_log_max_bytes: int = _SERVER.audit_log_max_bytes
+    audit_log_files: int = _SERVER.audit_log_files
 
     @property
     def is_acl_strict(self) -> bool:
         """Whether access control is strict, if it is on."""
         return self.acl_mode is AclMode.strict
 
-    def acl_home(self) -> Path:
-        """Return the directory of the files. Raises ConfigError without one."""
-        return home_of(self.rocketmq_home)
-
     def check_access(self) -> None:
-        """Raise ConfigError if access control is on and has no files, or the path leaves home."""
-        if not self.acl_enable:
-            return
-        self.acl_home()
-        file = Path(self.acl_plain_file)
-        if file.is_absolute() or ".." in file.parts:
-            raise ConfigError(
-                f"aclPlainFile={self.acl_plain_file}: expected a path below rocketmqHome"
-            )
+        """Raise ConfigError if access control is on and has no files, or a path leaves home."""
+        if self.acl_enable:
+            check_files(self)

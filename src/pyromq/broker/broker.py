@@ -24,9 +24,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from pyromq.acl.audit import AuditLog
-from pyromq.acl.files import AclFiles
 from pyromq.acl.reload import INTERVAL_SECONDS, AclStore
+from pyromq.acl.settings import audit_log_of, files_of
 from pyromq.base.descriptors import descriptors_needed
 from pyromq.base.periodic import PeriodicTasks
 from pyromq.broker.assembly import Assembly, assemble
@@ -319,20 +318,14 @@ class Broker:
         if not config.acl_enable:
             return None
         strict = config.is_acl_strict
-        files = AclFiles(config.acl_home(), strict=strict, default=Path(config.acl_plain_file))
-        rules = AclStore(files)
+        rules = AclStore(files_of(config, strict=strict))
         rules.load()
-        default_log = Path(self._store_config.store_path_root_dir) / "audit" / "audit.log"
+        root = Path(self._store_config.store_path_root_dir)
         return AccessControl(
             rules,
             strict=strict,
             replay_window=config.acl_replay_window_millis,
-            audit=AuditLog(
-                Path(config.audit_log_path) if config.audit_log_path else default_log,
-                config.broker_name,
-                max_bytes=config.audit_log_max_bytes,
-                backups=config.audit_log_files,
-            ),
+            audit=audit_log_of(config, config.broker_name, root / "audit" / "audit.log"),
         )
 
     def _start_store(self, store_host: bytes) -> MessageStore:

@@ -17,12 +17,11 @@ from collections.abc import Awaitable, Mapping
 from pathlib import Path
 from typing import Final
 
-from pyromq.acl.audit import AuditLog
 from pyromq.acl.auditing import Auditor, host_of
 from pyromq.acl.classification import ADMIN
-from pyromq.acl.files import AclFiles
 from pyromq.acl.reload import AclStore
 from pyromq.acl.rules import Account, Rules
+from pyromq.acl.settings import audit_log_of, files_of
 from pyromq.acl.validation import AccessDeniedError, Validator
 from pyromq.nameserver.config import NamesrvConfig
 from pyromq.protocol.wire.codes import RequestCode
@@ -68,19 +67,11 @@ class NameServerAccess:
     """Guards the handlers of a NameServer."""
 
     def __init__(self, config: NamesrvConfig) -> None:
-        files = AclFiles(config.acl_home(), strict=True, default=Path(config.acl_plain_file))
-        self.rules = AclStore(files)
+        self.rules = AclStore(files_of(config, strict=True))
         self._validator = Validator(self.rules.rules, strict=True)
         self.rules.listeners.append(self._rules_changed)
         default_log = Path(config.kv_config_path).with_name("audit.log")
-        self._auditor = Auditor(
-            AuditLog(
-                Path(config.audit_log_path) if config.audit_log_path else default_log,
-                "namesrv",
-                max_bytes=config.audit_log_max_bytes,
-                backups=config.audit_log_files,
-            )
-        )
+        self._auditor = Auditor(audit_log_of(config, "namesrv", default_log))
 
     def guard(self, handlers: Mapping[int, Handler]) -> dict[int, Handler]:
         """Return the handlers, with a check before those that change something.

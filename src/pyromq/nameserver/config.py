@@ -9,13 +9,12 @@ Loaded at start-up by the command line. Immutable: an administrator's change ove
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Self
 
-from pyromq.acl.files import DEFAULT_FILE, home_of
+from pyromq.acl.settings import ServerSettings, check_files
 from pyromq.base.settings import (
     ineffective_warnings,
     load_settings,
@@ -34,6 +33,7 @@ _HOME_FOLDER = "namesrv"
 
 _PEERS = PeerSettings(received=128 << 20, unsent=256 << 20)
 _SOCKETS = SocketSettings()
+_ACCESS = ServerSettings("audit.log beside the file of kvConfigPath")
 _REGISTRATION_REFUSED = (
     "The registration fails with SYSTEM_ERROR; registered brokers stay registered."
 )
@@ -107,38 +107,17 @@ class NamesrvConfig(TlsSettings):
         "Ask the address server for the NameServers of this production environment.",
         ignored="production NameServers come from NAMESRV_ADDR (clusterTest)",
     )
-    rocketmq_home: str | None = setting(
-        "rocketmqHome",
-        doc="Find the files of access control below this directory. The default comes from the "
-        "ROCKETMQ_HOME environment variable.",
-        default_factory=lambda: os.environ.get("ROCKETMQ_HOME"),
-        path=True,
-    )
+    rocketmq_home: str | None = _ACCESS.rocketmq_home
     acl_enable: bool = setting(
         "aclEnable",
         False,
         "Take registrations and changes only from administrators, by the accounts in "
         "conf/plain_acl.yml and conf/acl below rocketmqHome.",
     )
-    acl_plain_file: str = setting(
-        "aclPlainFile", str(DEFAULT_FILE), "Read this file below rocketmqHome."
-    )
-    audit_log_path: str | None = setting(
-        "auditLogPath",
-        None,
-        "Log refused requests and changes to this file while aclEnable is true. The default is "
-        "audit.log beside the file of kvConfigPath.",
-        path=True,
-    )
-    audit_log_max_bytes: int = setting(
-        "auditLogMaxBytes",
-        64 * 1024 * 1024,
-        "Rotate the audit log when it reaches this size.",
-        minimum=64 * 1024,
-    )
-    audit_log_files: int = setting(
-        "auditLogFiles", 10, "Keep this many old audit logs.", minimum=0, maximum=1000
-    )
+    acl_plain_file: str = _ACCESS.acl_plain_file
+    audit_log_path: str | None = _ACCESS.audit_log_path
+    audit_log_max_bytes: int = _ACCESS.audit_log_max_bytes
+    audit_log_files: int = _ACCESS.audit_log_files
     max_brokers: int = setting(
         "maxBrokers",
         5_000,
@@ -202,11 +181,7 @@ class NamesrvConfig(TlsSettings):
         check_water_marks(self)
         self.check_tls()
         if self.acl_enable:
-            self.acl_home()
-
-    def acl_home(self) -> Path:
-        """Return the directory of the files of access control. Raises ConfigError without one."""
-        return home_of(self.rocketmq_home)
+            check_files(self)
 
     @classmethod
     def load(cls, properties: Mapping[str, str]) -> tuple[Self, list[str]]:

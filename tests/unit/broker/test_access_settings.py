@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from pyromq.base.settings import ConfigError
@@ -19,7 +17,7 @@ def test_access_control_needs_a_home(monkeypatch: pytest.MonkeyPatch) -> None:
         load_broker_properties({"aclEnable": "true"})
     monkeypatch.setenv("ROCKETMQ_HOME", "/opt/rocketmq")
     loaded = load_broker_properties({"aclEnable": "true", "aclMode": "strict"}).broker
-    assert loaded.acl_home() == Path("/opt/rocketmq")
+    assert loaded.rocketmq_home == "/opt/rocketmq"
     assert loaded.is_acl_strict
 
 

@@ -18,13 +18,13 @@ On the loop, except that large bodies are checked in the heartbeat lane.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Awaitable
-from typing import Any, Final, Protocol
+from collections.abc import Awaitable, Sequence
+from typing import Any, Final, NamedTuple, Protocol
 
 from pyromq.acl import compiled
 from pyromq.acl.audit import AuditLog
 from pyromq.acl.auditing import Auditor, host_of
-from pyromq.acl.classification import Access, StoredMessage
+from pyromq.acl.classification import Access, Need, StoredMessage
 from pyromq.acl.reload import AclStore
 from pyromq.acl.rules import Account, Rules
 from pyromq.acl.validation import AccessDeniedError, Validator
@@ -164,6 +164,14 @@ class AccessControl:
         return serve
 
 
+class _Admitted(NamedTuple):
+    """A request as it may be served: its sender, and what was left out of a heartbeat."""
+
+    account: Account | None
+    request: RemotingCommand
+    left_out: Sequence[Need] = ()
+
+
 class _Guard:
     """Checks single requests of one code."""
 
@@ -183,41 +191,40 @@ class _Guard:
         if len(request.body) > _LARGE_BODY:
             return self._serve_large(connection, request, host)
         try:
-            account, request = self._admit(host, request)
+            admitted = self._admit(host, request)
         except AccessDeniedError as error:
             self._control.auditor.refused(
                 connection.remote_address, request.code, request.ext_fields, error
             )
             raise
-        return self._serve(connection, request, account)
+        return self._serve(connection, admitted)
 
     async def _serve_large(
         self, connection: Connection, request: RemotingCommand, host: str
     ) -> RemotingCommand | None:
         try:
-            account, request = await self._lane.run(
-                lambda: self._admit(host, request), len(request.body)
-            )
+            admitted = await self._lane.run(lambda: self._admit(host, request), len(request.body))
         except AccessDeniedError as error:
             self._control.auditor.refused(
                 connection.remote_address, request.code, request.ext_fields, error
             )
             raise
-        return await _awaited(self._serve(connection, request, account))
+        return await _awaited(self._serve(connection, admitted))
 
-    def _admit(self, host: str, request: RemotingCommand) -> tuple[Account | None, RemotingCommand]:
+    def _admit(self, host: str, request: RemotingCommand) -> _Admitted:
         """Return the sender and the request as it may be served. Raises AccessDeniedError."""
         validator, access = self._validator, self._access
         account = validator.check(host, request.code, access, request.ext_fields, request.body)
-        if account is not None:
-            heartbeat = validator.heartbeat(account, access, request.body)
-            if heartbeat is not None and heartbeat.refused:
-                request = dataclasses.replace(request, body=heartbeat.body)
-        return account, request
+        heartbeat = None if account is None else validator.heartbeat(account, access, request.body)
+        if heartbeat is None or not heartbeat.refused:
+            return _Admitted(account, request)
+        changed = dataclasses.replace(request, body=heartbeat.body)
+        return _Admitted(account, changed, heartbeat.refused)
 
-    def _serve(
-        self, connection: Connection, request: RemotingCommand, account: Account | None
-    ) -> Result:
+    def _serve(self, connection: Connection, admitted: _Admitted) -> Result:
+        account, request, left_out = admitted
+        if account is not None and left_out:
+            self._control.auditor.left_out(connection.remote_address, request, account, left_out)
         stored = self._access.stored
         if account is not None and stored is not None and self._validator.strict:
             return self._serve_stored(connection, request, account, stored)

@@ -176,6 +176,7 @@ async def test_one_forbidden_topic_in_a_heartbeat(guarded: Guarded) -> None:
         assert answer.code == OK
         assert group is not None
         assert set(group.subscriptions) == {"T"}
+        assert guarded.audit[0]["reason"] == "left out: topic:secret"
     else:
         assert is_refused(answer, "topic:secret")
         assert group is None
@@ -297,3 +298,29 @@ async def test_a_bad_file_stops_the_start(tmp_path: Path) -> None:
         await broker.start()
     await broker.stop()
     assert not (tmp_path / "store").exists()
+
+
+async def test_the_kernel_serves_what_was_allowed(
+    guarded: Guarded, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Python decides about the first request of a kind; the kernel verifies those that follow."""
+    control = guarded.broker._access_control
+    assert control is not None
+    if control._compiled is None:
+        pytest.skip("no compiled kernel, or no OpenSSL library")
+    for _ in range(2):
+        assert (await guarded.ask(send())).code == OK
+        assert (await guarded.ask(pull(0))).code == OK
+
+    def check(*_: object) -> None:
+        raise AssertionError("Python was asked")
+
+    monkeypatch.setattr(control.validator, "check", check)
+    assert (await guarded.ask(send())).code == OK
+    assert (await guarded.ask(pull(0))).code == OK
+    monkeypatch.undo()
+    assert is_refused(await guarded.ask(send(), BOB))
+    # New rules: nothing is known to be allowed.
+    write_accounts(guarded.home, "accounts:\n- {accessKey: admin_key, secretKey: admin_secret}\n")
+    await control.rules.poll()
+    assert is_refused(await guarded.ask(send()), "No acl config")
