@@ -27,7 +27,6 @@ class RaftSettings(ReplicationSettings):
         "Be a member of a raft group: its nodes elect a leader, which takes messages, and a send "
         "is acknowledged when most nodes have its message. brokerRole and brokerId are ignored: "
         "the leader is the master.",
-        important=True,
     )
     dleger_group: str | None = setting(
         "dLegerGroup", None, "The name of the raft group, usually that of the broker."

@@ -6,7 +6,6 @@ from pyromq.base.settings import ConfigError, refuse_unsupported
 from pyromq.base.unsupported_settings import BROKER, NAMESERVER, STORE
 
 REFUSED = {
-    "enableDLegerCommitLog": "true",
     "enableLmq": "true",
     "enableMultiDispatch": "true",
     "messageStorePlugIn": "a.b.Plugin",
@@ -38,6 +37,6 @@ def test_keys_are_their_own() -> None:
 
 def test_settings_that_harm_a_java_broker_are_changed_in_the_file_only() -> None:
     """RocketMQ's broker, started with the same file, would run a command or lose its store."""
-    for key in ("filterServerNums", "messageStorePlugIn", "dLegerPeers"):
+    for key in ("filterServerNums", "messageStorePlugIn"):
         assert {**BROKER, **STORE}[key].file_only
     assert not BROKER["sendMessageThreadPoolNums"].file_only

@@ -37,10 +37,14 @@ brokerRole=ASYNC_MASTER flushDiskType=ASYNC_FLUSH syncFlushTimeout=5000 slaveTim
 flushDelayOffsetInterval=10000 cleanFileForciblyEnable=true offsetCheckInSlave=false
 osPageCacheBusyTimeOutMills=1000 defaultQueryMaxNum=32 transientStorePoolEnable=false
 transientStorePoolSize=5 fastFailIfNoBufferInStorePool=false warmMapedFileEnable=false
+enableDLegerCommitLog=false dLegerGroup= dLegerPeers= dLegerSelfId= preferredLeaderId=
+isEnableBatchPush=false storePathDLedgerCommitLog=
 """
 
-#: System properties of RocketMQ, there as shares of 1, that are settings here.
+#: Settings of ours, system properties of RocketMQ, and its other spelling of isEnableBatchPush.
 OWN_DEFAULTS = {
+    "dLegerFlushBeforeAck": "false",
+    "enableBatchPush": "false",
     "haAllowedReplicas": "",
     "haReportFlushed": "false",
     "diskSpaceCleanForciblyRatio": "85",
@@ -71,6 +75,7 @@ def test_defaults_are_those_of_rocketmq() -> None:
 def test_attributes_follow_from_keys_and_each_has_a_doc() -> None:
     for item in settings_of(MessageStoreConfig):
         plain = re.sub(r"CRC", "Crc", item.key)
+        plain = re.sub(r"([dD])L(ed?ger)", r"\1l\2", plain)  # one word, however it is spelled
         assert item.attribute == re.sub(r"[A-Z]", lambda m: "_" + m[0].lower(), plain)
         assert item.doc.endswith(".")
         assert item.key not in STORE
@@ -113,7 +118,6 @@ def test_load_takes_its_own_keys_and_ignores_those_without_effect() -> None:
         ("messageDelayLevel", "1s  5s"),
         ("messageDelayLevel", "1s 5sm"),
         ("storePathRootDir", ""),
-        ("enableDLegerCommitLog", "true"),
         ("enableLmq", "true"),
         ("enableMultiDispatch", "true"),
     ],

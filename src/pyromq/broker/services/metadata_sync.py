@@ -345,11 +345,10 @@ class MetadataSync:
         figures = await _decoded(answer, KVTable.decode)
         table = figures.table
         log_end = parse_integer(table.get("commitLogMaxOffset", ""), INT64)
-        # The leader of a raft group may have made progress with messages that are not committed.
-        log_end = max(log_end, parse_integer(table.get("raftPutEnd", "0"), INT64))
         if log_end < 0:
             raise CopyError(f"the log of the master ends at {log_end}")
-        return log_end
+        # The leader of a raft group may have made progress with messages that are not committed.
+        return max(log_end, parse_integer(table.get("raftPutEnd", "0"), INT64))
 
     async def _ask(self, address: str, code: RequestCode) -> RemotingCommand:
         """Send a request and return its response. Raises RemotingError or _RefusedError."""

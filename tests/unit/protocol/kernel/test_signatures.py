@@ -60,7 +60,7 @@ def is_served(guard: Any, *requests: RemotingCommand | bytes) -> list[bool]:
     found = []
     for request in requests:
         frame = request if isinstance(request, bytes) else request.encode()
-        end = broker.sends.run(frame, 0, 0, 1 << 40, NOW, HOST, guard)[0]
+        end = broker.sends.run(frame, 0, 0, 1 << 40, NOW, HOST, guard=guard)[0]
         found.append(end == len(frame))
         broker.sends.reset()
     assert kernel_builds.fault_count(kernel_builds.CHECKED) == 0

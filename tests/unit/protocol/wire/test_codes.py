@@ -10,7 +10,7 @@ from pyromq.protocol.wire.codes import PROTOCOL_VERSION, LanguageCode, RequestCo
 
 
 @pytest.mark.parametrize(
-    ("codes", "count"), [(RequestCode, 101), (ResponseCode, 37), (LanguageCode, 13)]
+    ("codes", "count"), [(RequestCode, 103), (ResponseCode, 37), (LanguageCode, 13)]
 )
 def test_every_number_has_one_name(codes: type[IntEnum], count: int) -> None:
     # An IntEnum silently turns a duplicate number into an alias.

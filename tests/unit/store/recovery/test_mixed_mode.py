@@ -31,6 +31,7 @@ def test_the_last_segment_is_closed_by_a_blank_record(end: int, tmp_path: Path) 
 
 def test_a_blank_record_of_java_is_kept(tmp_path: Path) -> None:
     segments = old_log(tmp_path, 1)
+    segments.files[0].reserve(108)
     segments.files[0].write(100, BLANK.pack(77, BLANK_MAGIC))
     assert close_old_log(segments, 100) == DATA_FILE
     assert segments.files[0].read(100, 108) == BLANK.pack(77, BLANK_MAGIC)
