@@ -276,3 +276,18 @@ async def test_nodes_copy_over_mutual_tls(tmp_path: Path) -> None:
         assert await reader.read() == b"", "closed"
     writer.close()
     await group.stop()
+
+
+async def test_the_raft_port_serves_listed_peers_only(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    group = RaftBrokers(tmp_path, count=1, dLegerAllowedPeers="10.0.0.7,10.1.0.0/16")
+    await group.start()  # alone, it needs no connection
+    raft = group.brokers["n0"].raft
+    assert raft is not None
+    reader, writer = await asyncio.open_connection(*raft.node.address)
+    with contextlib.suppress(ConnectionError):
+        assert await reader.read() == b"", "closed"
+    writer.close()
+    assert "its address is not in the list (dLegerAllowedPeers)" in caplog.text
+    await group.stop()

@@ -41,6 +41,7 @@ def node_settings(
         batch_push=config.pushes_batches,
         flush_before_ack=config.dleger_flush_before_ack,
         listen_host=listen_host,
+        allowed_peers=config.allowed_raft_peers,
         tls=tls,
         core=dict(timing),
     )

@@ -27,6 +27,7 @@ from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, Protocol
 
 from pyromq.base.log_lines import RARELY
+from pyromq.base.networks import Network, is_allowed
 from pyromq.base.settings import setting
 from pyromq.base.sizes import KIB, MIB
 from pyromq.remoting.socket_options import SocketConfig, SocketOptions
@@ -185,7 +186,10 @@ class PeerLimits:
         max_unsent: int = MAX_UNSENT,
         frame_seconds: float = FRAME_SECONDS,
         sockets: SocketOptions | None = None,
+        allowed: tuple[str, tuple[Network, ...]] = ("", ()),
     ) -> None:
+        """`allowed` is a setting, and the networks in it that peers must come from."""
+        self._allowed = allowed
         self.max_connections = max_connections
         self.max_per_address = max_connections_per_address
         if max_connections:
@@ -216,6 +220,9 @@ class PeerLimits:
 
     def admit(self, address: str) -> Refusal | None:
         """Count a connection from `address`, or return why it is refused."""
+        setting, networks = self._allowed
+        if networks and not is_allowed(address, networks):
+            return Refusal(setting, "its address is not in the list")
         if self.max_connections and self.connections >= self.max_connections:
             return Refusal(
                 "maxConnections", f"{self.connections} connections, limit {self.max_connections}"

@@ -14,19 +14,18 @@ Runs on the loop.
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import logging
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import Final
 
+from pyromq.base.networks import is_allowed
 from pyromq.base.sizes import MIB
 from pyromq.replication.acknowledged import ReplicaGate
 from pyromq.replication.feeder import Feeder, FeederState, ReplicaStatus
 from pyromq.store.config import BrokerRole, MessageStoreConfig
 from pyromq.store.replication import StoreReplication
-from pyromq.store.replication_settings import Network
 
 logger = logging.getLogger(__name__)
 
@@ -184,16 +183,3 @@ class ReplicationMaster:
             self._log_grew()
             loop = asyncio.get_running_loop()
             self._pool_timer = loop.call_later(_POOL_SECONDS, self._look_for_committed)
-
-
-def is_allowed(host: str, networks: Sequence[Network]) -> bool:
-    """Whether an address belongs to one of these networks; none means that all do."""
-    if not networks:
-        return True
-    try:
-        address = ipaddress.ip_address(host.partition("%")[0])
-    except ValueError:
-        return False
-    if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
-        address = address.ipv4_mapped
-    return any(address in network for network in networks)

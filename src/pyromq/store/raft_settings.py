@@ -10,6 +10,7 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
+from pyromq.base.networks import Network, parse_networks
 from pyromq.base.settings import ConfigError, setting, shown
 from pyromq.store.replication_settings import ReplicationSettings
 
@@ -72,8 +73,16 @@ class RaftSettings(ReplicationSettings):
         "is lost if most nodes lose power. With false, a copy in memory counts, as in RocketMQ.",
     )
 
+    dleger_allowed_peers: str | None = setting(
+        "dLegerAllowedPeers",
+        None,
+        "Accept connections to the raft port only from these addresses or networks, such as "
+        "10.0.0.7,10.1.0.0/16, separated by commas. The default accepts any address.",
+    )
+
     def check_raft(self) -> None:
         """Raise ConfigError for values with which a node cannot start."""
+        parse_networks("dLegerAllowedPeers", self.dleger_allowed_peers)
         if not self.enable_dleger_commit_log:
             return
         for key, value in (
@@ -120,6 +129,11 @@ class RaftSettings(ReplicationSettings):
                 )
             peers[node] = (host, int(port))
         return peers
+
+    @property
+    def allowed_raft_peers(self) -> tuple[Network, ...]:
+        """The networks that may connect to the raft port; empty if all may."""
+        return parse_networks("dLegerAllowedPeers", self.dleger_allowed_peers)
 
     @property
     def preferred_leaders(self) -> tuple[str, ...]:

@@ -6,17 +6,15 @@ these fields and checks them with `check_replication`. Masters and replicas read
 
 from __future__ import annotations
 
-import ipaddress
 from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
-from pyromq.base.settings import ConfigError, setting, shown
+from pyromq.base.networks import Network, parse_networks
+from pyromq.base.settings import setting
 
 #: Bytes of log in a frame. A Java replica never completes a frame above 4 MiB, with its header.
 MAX_TRANSFER_BATCH: Final = 4 * 1024 * 1024 - 12
-
-Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 
 class BrokerRole(Enum):
@@ -111,23 +109,9 @@ class ReplicationSettings:
 
     def check_replication(self) -> None:
         """Raise ConfigError for a value that only looks right."""
-        for text in _listed(self.ha_allowed_replicas):
-            try:
-                ipaddress.ip_network(text, strict=False)
-            except ValueError:
-                raise ConfigError(
-                    f"haAllowedReplicas={shown(self.ha_allowed_replicas or '')}: expected IP "
-                    "addresses or networks separated by commas, such as 10.0.0.7,10.1.0.0/16; "
-                    f"{shown(text)} is neither"
-                ) from None
+        parse_networks("haAllowedReplicas", self.ha_allowed_replicas)
 
     @property
     def allowed_replicas(self) -> tuple[Network, ...]:
         """The networks that replicas may connect from; empty if all may."""
-        return tuple(
-            ipaddress.ip_network(text, strict=False) for text in _listed(self.ha_allowed_replicas)
-        )
-
-
-def _listed(text: str | None) -> list[str]:
-    return [part.strip() for part in (text or "").split(",") if part.strip()]
+        return parse_networks("haAllowedReplicas", self.ha_allowed_replicas)

@@ -43,6 +43,7 @@ isEnableBatchPush=false storePathDLedgerCommitLog=
 
 #: Settings of ours, system properties of RocketMQ, and its other spelling of isEnableBatchPush.
 OWN_DEFAULTS = {
+    "dLegerAllowedPeers": "",
     "dLegerFlushBeforeAck": "false",
     "enableBatchPush": "false",
     "haAllowedReplicas": "",

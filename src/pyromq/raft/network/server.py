@@ -70,6 +70,7 @@ from pyromq.raft.network.json_bodies import (
     number,
 )
 from pyromq.remoting.connection import Connection, HotHandler
+from pyromq.remoting.limits import PeerLimits
 from pyromq.remoting.server import RemotingServer
 from pyromq.remoting.service import Service
 from pyromq.tls.server import ServerTls
@@ -165,8 +166,10 @@ class RaftServer:
         peers: Mapping[str, tuple[str, int]],
         node: Member,
         tls: ServerTls | None = None,
+        limits: PeerLimits | None = None,
     ) -> None:
         self._tls = tls
+        self._limits = limits
         self._group = group
         self._self_id = self_id
         self._peers = peers
@@ -185,7 +188,9 @@ class RaftServer:
     async def start(self, host: str, port: int) -> int:
         """Listen; return the port. Raises OSError."""
         mode = None if self._tls is None else self._tls.replication_mode
-        self._server = RemotingServer(host=host, port=port, tls=self._tls, tls_mode=mode)
+        self._server = RemotingServer(
+            host=host, port=port, limits=self._limits, tls=self._tls, tls_mode=mode
+        )
         node = (RaftCode.VOTE, RaftCode.HEART_BEAT, RaftCode.PUSH, RaftCode.LEADERSHIP_TRANSFER)
         handlers: dict[int, HotHandler] = {code: self._handler_of(code) for code in node}
         outside: dict[RaftCode, Callable[[Fields], Fields]] = {

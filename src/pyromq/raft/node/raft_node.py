@@ -69,6 +69,7 @@ from pyromq.raft.network.server import RaftServer, Reply
 from pyromq.raft.node.settings import NodeSettings
 from pyromq.raft.node.status import RaftStatus, status_of
 from pyromq.raft.vote_file import VoteFile
+from pyromq.remoting.limits import PeerLimits
 from pyromq.store.results import StoreError
 
 logger = logging.getLogger(__name__)
@@ -190,7 +191,12 @@ class RaftNode:
             if peer != settings.self_id
         }
         self._server = RaftServer(
-            settings.group, settings.self_id, settings.peers, self, settings.tls
+            settings.group,
+            settings.self_id,
+            settings.peers,
+            self,
+            settings.tls,
+            PeerLimits(allowed=("dLegerAllowedPeers", settings.allowed_peers)),
         )
         self._port = await self._server.start(settings.listen_host, self._port)
         self._flush.start()

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from pyromq.base.networks import Network
 from pyromq.base.sizes import MIB
 from pyromq.raft.member import Settings
 from pyromq.tls.server import ServerTls
@@ -33,6 +34,8 @@ class NodeSettings:
     flush_before_ack: bool = False
     #: The address to listen on: all interfaces, as in Java.
     listen_host: str = "0.0.0.0"  # noqa: S104
+    #: Where connections to the port may come from; empty if from anywhere.
+    allowed_peers: tuple[Network, ...] = ()
     #: Encrypts connections between nodes, as tls.replication.mode says; None if they are plain.
     tls: ServerTls | None = None
     #: Other values of the core's `Settings`, for tests.
