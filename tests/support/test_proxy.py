@@ -153,7 +153,11 @@ def _connect(proxy: Proxy) -> socket.socket:
 
 def _exchange(proxy: Proxy, data: bytes) -> bytes:
     """Send, end, and return everything that comes back; "reset" for a reset."""
-    with _connect(proxy) as connection:
+    try:
+        connection = _connect(proxy)
+    except ConnectionResetError:  # before the connection was noticed
+        return b"reset"
+    with connection:
         errors: list[OSError] = []
         sending = threading.Thread(target=_send, args=(connection, data, errors))
         sending.start()
