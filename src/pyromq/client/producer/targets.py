@@ -51,6 +51,8 @@ class Targets:
         self._plans: dict[str, Plan] = {}
         #: The expected routes of topics that did not exist yet.
         self._expected: dict[str, _Expected] = {}
+        #: New topics whose expected route has failed: the template's may be old.
+        self._doubted: set[str] = set()
 
     def quick(self, topic: str) -> Target | None:
         """Return the next queue if the topic's route is known and no broker is avoided."""
@@ -146,6 +148,8 @@ class Targets:
         plan = self._plans.get(topic)
         if plan is not None:
             self._session.routes.doubt(plan.topic)
+            if self._expected.pop(plan.topic, None) is not None:
+                self._doubted.add(plan.topic)
 
     def forgive(self, address: str) -> None:
         """Stop avoiding the broker at `address`, which is reachable again."""
@@ -169,7 +173,11 @@ class Targets:
             return await routes.get(topic)
         except TopicNotFoundError as error:
             try:
-                template = await routes.get(TEMPLATE_TOPIC)
+                if fresh or topic in self._doubted:
+                    self._doubted.discard(topic)
+                    template = await routes.refresh(TEMPLATE_TOPIC)
+                else:
+                    template = await routes.get(TEMPLATE_TOPIC)
             except TopicNotFoundError:
                 raise error from None
             known = self._expected.get(topic)

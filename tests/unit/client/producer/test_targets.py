@@ -15,6 +15,7 @@ from pyromq.client.message import Message
 from pyromq.client.producer.producer import Producer
 from pyromq.protocol.wire.bodies import MessageQueue
 from pyromq.protocol.wire.codes import RequestCode, ResponseCode
+from pyromq.remoting.errors import RemotingError
 from tests.support.patience import until
 from tests.unit.client.fake_cluster import FakeBroker, running_cluster, running_pair
 
@@ -90,6 +91,20 @@ async def test_the_real_route_of_a_new_topic_replaces_the_expected_one() -> None
             return {result.queue for result in results} == {MessageQueue("new", "b1", 0)}
 
         await until(is_known)
+
+
+async def test_a_failed_send_of_a_new_topic_looks_up_who_creates_it_now() -> None:
+    """Its expected route names a former leader, long before routes are due for a refresh."""
+    async with (
+        running_cluster({"TBW102": {"b1": 4}}, brokers=2) as cluster,
+        Producer(cluster.namesrv, retries=0) as producer,
+    ):
+        assert (await producer.send(Message("new", b"x"))).queue.broker_name == "b1"
+        cluster.topics = {"TBW102": {"b0": 4}}  # nobody has registered the new topic yet
+        await cluster.brokers[1].stop()
+        with pytest.raises(RemotingError):
+            await producer.send(Message("new", b"x"))
+        assert (await producer.send(Message("new", b"x"))).queue.broker_name == "b0"
 
 
 async def test_an_unknown_topic_that_nobody_creates_is_an_error() -> None:
