@@ -45,7 +45,6 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from pyromq.base.sizes import MIB
 from pyromq.protocol.java.properties import PropertiesError, format_properties, parse_properties
 from pyromq.protocol.message import entry
 
@@ -55,25 +54,22 @@ TERM_FILE: Final = "currterm"
 CHECKPOINT_FILE: Final = "checkpoint"
 TRUNCATION_FILE: Final = "truncation"
 
-MAGIC: Final = 1
-HEADER: Final = struct.Struct(">iiqqqiiii")
-HEADER_SIZE: Final = 48
-assert HEADER.size == HEADER_SIZE
+MAGIC: Final = entry.ENTRY_MAGIC
+HEADER: Final = entry.ENTRY_HEADER
+HEADER_SIZE: Final = entry.ENTRY_HEADER_SIZE
 #: An entry begins with these bytes.
 MAGIC_BYTES: Final = struct.pack(">i", MAGIC)
 
-BLANK_MAGIC: Final = -1
-BLANK: Final = struct.Struct(">ii")
-BLANK_SIZE: Final = 8
-assert BLANK.size == BLANK_SIZE
+BLANK_MAGIC: Final = entry.ENTRY_BLANK_MAGIC
+BLANK: Final = entry.ENTRY_BLANK
+BLANK_SIZE: Final = BLANK.size
 
 INDEX_UNIT: Final = entry.INDEX_UNIT
 INDEX_UNIT_SIZE: Final = entry.INDEX_UNIT_SIZE
 INDEX_FILE_SIZE: Final = 5 * 1024 * 1024 * INDEX_UNIT_SIZE
 assert INDEX_FILE_SIZE == 167_772_160
 
-#: Java's buffer for an entry, header included.
-MAX_ENTRY_SIZE: Final = 4 * MIB
+MAX_ENTRY_SIZE: Final = entry.MAX_ENTRY_SIZE
 
 HEADER_TYPE: Final = np.dtype(
     [

@@ -54,6 +54,7 @@ from pyromq.store.batch_encoder import BatchEncoder, BatchPlace
 from pyromq.store.config import MessageStoreConfig
 from pyromq.store.flush import FlushService
 from pyromq.store.growth import SLOW_SEAL_NS, Growth
+from pyromq.store.log.agreed_log import AgreedLog
 from pyromq.store.log.commit_log import CommitLog
 from pyromq.store.queues.consume_queue import ConsumeQueue
 from pyromq.store.results import LargeBatchError, PutError, PutStatus
@@ -392,6 +393,7 @@ class Chunk:
             raise refusal
         if self.position + encoder.size > self._limit:
             self._write()
+            assert isinstance(self._log, AgreedLog)
             offsets = [prefix + position for position in self._log.reserve(sizes)]
             records = [with_physical_offset(*each) for each in zip(records, offsets, strict=True)]
             self.withdraw_room()

@@ -34,7 +34,7 @@ from pyromq.raft.format import (
     is_blank,
 )
 from pyromq.raft.offline.files import PREFIX
-from pyromq.store.offline.dump import DumpError, Item, end_item, message_item
+from pyromq.store.offline.dump import DumpError, Item, end_item, map_content, message_item
 
 _SEGMENT_NAME: Final = re.compile(r"[0-9]{20}")
 _TEXT_NAMES: Final = (TERM_FILE, CHECKPOINT_FILE, TRUNCATION_FILE)
@@ -65,17 +65,12 @@ class RaftFile:
     def open(cls, path: Path, kind: RaftFileKind | None = None) -> Self | None:
         """Map a file; return None if it is not a raft node's. Raises DumpError."""
         base = int(path.name) if _SEGMENT_NAME.fullmatch(path.name) else 0
-        try:
-            if path.is_dir():
-                return None
-            with path.open("rb") as file:
-                size = file.seek(0, 2)
-                mapping = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if size else None
-        except OSError as error:
-            raise DumpError(f"{path} cannot be read: {error.strerror}") from error
-        data = memoryview(mapping) if mapping is not None else memoryview(b"")
+        content = map_content(path)
+        if content is None:
+            return None
+        mapping, data = content
         kind = kind or _kind_by_place(path) or _kind_by_content(data, base)
-        opened = cls(path, kind or RaftFileKind.RAFT_TEXT, size, base, data, mapping)
+        opened = cls(path, kind or RaftFileKind.RAFT_TEXT, len(data), base, data, mapping)
         if kind is None:
             opened.close()
             return None

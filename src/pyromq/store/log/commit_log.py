@@ -138,10 +138,6 @@ class CommitLog:
                 logger.error("no room for %d bytes in %s: %s", size, self.segments.directory, error)
             raise PutError(PutStatus.CREATE_MAPEDFILE_FAILED, str(error)) from error
 
-    def reserve(self, sizes: Sequence[int]) -> list[int]:
-        """Return where entries of these sizes go; only in a raft group. Raises PutError."""
-        raise NotImplementedError
-
     def append(self, records: bytes | memoryview, store_timestamp: int) -> None:
         """Copy whole records, for which there is room, to the end of the log."""
         file, end = self._file, self.watermarks.written

@@ -70,6 +70,22 @@ class DumpError(Exception):
     """A file that cannot be shown; the message says which, why, and what to do."""
 
 
+def map_content(path: Path) -> tuple[mmap.mmap | None, memoryview] | None:
+    """Map a file; return the mapping, None if it is empty, and its bytes. Raises DumpError.
+
+    A directory is None.
+    """
+    try:
+        if path.is_dir():
+            return None
+        with path.open("rb") as file:
+            is_empty = not file.seek(0, 2)
+            mapping = None if is_empty else mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    except OSError as error:
+        raise DumpError(f"{path} cannot be read: {error.strerror}") from error
+    return mapping, memoryview(b"" if mapping is None else mapping)
+
+
 class StoreFileKind(Enum):
     """The kind of a store file."""
 
@@ -97,20 +113,15 @@ class StoreFile:
     @classmethod
     def open(cls, path: Path, kind: StoreFileKind | None = None) -> Self:
         """Map a file and detect its kind, unless `kind` is given. Raises DumpError."""
-        try:
-            if path.is_dir():
-                raise DumpError(f"{path} is a directory: name one of the files in it")
-            with path.open("rb") as file:
-                size = file.seek(0, 2)
-                mapping = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if size else None
-        except OSError as error:
-            raise DumpError(f"{path} cannot be read: {error.strerror}") from error
-        data = memoryview(mapping) if mapping is not None else memoryview(b"")
+        content = map_content(path)
+        if content is None:
+            raise DumpError(f"{path} is a directory: name one of the files in it")
+        mapping, data = content
         kind = kind or _kind_by_place(path) or _kind_by_content(data)
         base = int(path.name) if _SEGMENT_NAME.fullmatch(path.name) else 0
         if kind is None:
             raise DumpError(f"{path} is not recognised as a store file: name its kind with --kind")
-        return cls(path, kind, size, base, data, mapping)
+        return cls(path, kind, len(data), base, data, mapping)
 
     def close(self) -> None:
         """Unmap the file; items do not refer to it."""
