@@ -34,7 +34,7 @@ from pyromq.broker.services.metadata_sync import MetadataSync
 from pyromq.broker.services.registration import Registration
 from pyromq.protocol.message.entry import ENTRY_HEADER_SIZE
 from pyromq.protocol.message.message_id import HOST_SIZE_V4
-from pyromq.protocol.message.record import MessageRecord, encode_record
+from pyromq.protocol.message.record import MessageRecord, encode_record, with_physical_offset
 from pyromq.protocol.message.sysflag import TRANSACTION_ROLLBACK
 from pyromq.protocol.names import RAFT_TOPIC
 from pyromq.raft.log import RaftLog
@@ -221,18 +221,18 @@ class BrokerRaft:
         2026-11-17-dledger-rules). Its record is a rolled-back transaction: neither queues nor the
         key index of any broker take notice of it.
         """
-        body = self._own_record(0)
-        (position,) = self._log.positions([len(body)])
-        self._log.append_bodies(term, [self._own_record(position + ENTRY_HEADER_SIZE)])
+        record = self._own_record()
+        (position,) = self._log.positions([len(record)])
+        self._log.append_bodies(term, [with_physical_offset(record, position + ENTRY_HEADER_SIZE)])
         self._node.appended()
 
-    def _own_record(self, physical_offset: int) -> bytes:
+    def _own_record(self) -> bytes:
         now, flag = now_ms(), host_flag(self._store_host)
         record = MessageRecord(
             topic=RAFT_TOPIC,
             queue_id=0,
             queue_offset=0,
-            physical_offset=physical_offset,
+            physical_offset=0,
             body=b"",
             properties={},
             flag=0,
