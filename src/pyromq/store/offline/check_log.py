@@ -6,7 +6,8 @@ violations. In the log of a raft group, the header before each record is skipped
 checks those. Used by `check`, on one thread.
 
 Invariants
-1. `pieces` yields every complete record once, in order, including those with damaged bodies.
+1. `pieces` yields every complete record once, in order, including those with damaged bodies, but
+   not a torn record at the end of a log that may move: the next start truncates it.
 2. Afterwards, `end` is the offset after the last record.
 """
 
@@ -30,6 +31,7 @@ from pyromq.protocol.message.record import (
 )
 from pyromq.store.offline.check_files import SegmentFiles
 from pyromq.store.offline.violation import Violation, ViolationKind
+from pyromq.store.recovery.piece import lost_properties
 
 _PIECE_SIZE: Final = 4 * MIB
 #: The end of a log that may be growing is read this many times, with a delay between.
@@ -65,7 +67,7 @@ class LogCheck:
     def pieces(self) -> Iterator[CheckedPiece]:
         """Yield the records of the log."""
         bases, size = self._files.bases, self._files.segment_size
-        last = position = self.end
+        position = self.end
         number = 0
         while number < len(bases):
             segment_end = bases[number] + size
@@ -83,19 +85,17 @@ class LogCheck:
             else:
                 if position != self.end and not self._begins_at(position):
                     self._report_gap(position)
-                self._check_records(piece)
-                self.end = position = piece.base + len(piece.data)
-                last = piece.base + int(piece.columns.starts[-1])
-                yield piece
+                is_torn = self._may_move and self._has_torn_end(piece, segment_end)
+                if is_torn:
+                    piece = self._without_last(piece)
+                self.end = piece.base + len(piece.data)
+                position = segment_end if is_torn else self.end
+                if piece.data:
+                    self._check_records(piece)
+                    yield piece
             if position == segment_end:
                 number += 1
-        if self._may_move:
-            # The last record may be torn; the next start truncates it.
-            torn = (ViolationKind.BODY_CRC, *self._files.place(last))
-            found = self.violations[-1:]
-            if found and (found[0].kind, found[0].file, found[0].position) == torn:
-                self.violations.pop()
-        else:
+        if not self._may_move:
             self._check_empty()
 
     def record_at(self, offset: int) -> bytes | None:
@@ -130,6 +130,19 @@ class LogCheck:
             if not any(data[:HEAD_SIZE_V4]) or framing.is_blank(data, segment_end - position):
                 break
         return None
+
+    def _has_torn_end(self, piece: CheckedPiece, segment_end: int) -> bool:
+        """Return whether the last record of a piece is torn, and the last one of its segment."""
+        last = piece.columns.rows(slice(-1, None))
+        begin = self._files.place(piece.base)[1]
+        is_torn = bool(lost_properties(memoryview(piece.data), last, begin)[0])
+        if self._check_bodies and not is_torn:
+            is_torn = bool(bulk.body_crcs(piece.data, last)[0] != last.column("body_crc")[0])
+        return is_torn and self.next_record(piece.base + len(piece.data), segment_end) is None
+
+    def _without_last(self, piece: CheckedPiece) -> CheckedPiece:
+        end = int(piece.columns.starts[-1]) - self._files.framing(piece.base).prefix
+        return CheckedPiece(piece.base, piece.data[:end], piece.columns.rows(slice(-1)))
 
     def _check_records(self, piece: CheckedPiece) -> None:
         columns = piece.columns

@@ -91,7 +91,7 @@ class LogPiece:
         good = columns.valid & (columns.column("physical_offset") == self.starts + self.base)
         if self._rules.after_crash:
             in_segment = self.base % self._rules.segment_size
-            good &= ~_lost_properties(self.data, columns, in_segment)
+            good &= ~lost_properties(self.data, columns, in_segment)
         if self._rules.check_crc:
             good &= bulk.body_crcs(self.data, columns) == columns.column("body_crc")
         if good.all():
@@ -181,7 +181,7 @@ def examine_with_kernel(
     return Examined(_GroupedPiece(base, data[:end], starts, rules, runs), end, is_bad)
 
 
-def _lost_properties(data: memoryview, columns: RecordColumns, base: int) -> NDArray[np.bool_]:
+def lost_properties(data: memoryview, columns: RecordColumns, base: int) -> NDArray[np.bool_]:
     """Return which records have properties with an all-zero sector.
 
     No CRC covers properties. `base` is the position of `data` in its file.

@@ -235,6 +235,24 @@ def test_a_torn_tail_of_a_killed_store_is_not_a_violation(root: Path, cut: int) 
     assert found(killed) != []
 
 
+@pytest.mark.parametrize("lost", [1, 2])
+def test_torn_properties_of_the_last_record_are_not_a_violation(root: Path, lost: int) -> None:
+    """A kill can interrupt a write at a page; the body's CRC does not cover what is missing."""
+    store = open_store(root)
+    put(store, b"whole", keys="whole")
+    end = put(store, b"torn", tags="T", keys="k" * 1500)
+    store.seal()
+    log_end = store.max_physical_offset
+    killed = killed_copy(store, root.parent / "killed")
+    store.stop()
+    segment = killed / "commitlog" / f"{end - end % 65536:020d}"
+    cut = log_end % 65536 - log_end % 512 - (lost - 1) * 512
+    patch(segment, cut, bytes(log_end % 65536 - cut))
+    assert found(killed) == []
+    (killed / "abort").unlink()
+    assert found(killed) != []
+
+
 def test_a_deleted_and_recreated_topic_is_valid(tmp_path: Path) -> None:
     store = open_store(tmp_path)
     for number in range(20):
