@@ -33,8 +33,11 @@ def _clients_of_tests() -> Iterator[None]:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int:
-    """More than cores: tests with brokers and clients of others wait more than they compute."""
-    return len(os.sched_getaffinity(0)) + 2
+    """More than cores: tests with brokers and clients of others wait more than they compute.
+
+    A unit test computes for a quarter of its time, an election of Java's nodes for a tenth.
+    """
+    return len(os.sched_getaffinity(0)) + 4
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -35,6 +35,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
         {"acl", "replication", "raft", "remoting", "store", "tls", "protocol", "base"}
     ),
     "client": frozenset({"remoting", "tls", "protocol", "base"}),
+    "otel": frozenset({"client", "remoting", "protocol", "base"}),
     "spark": frozenset({"client", "store", "remoting", "tls", "protocol", "base"}),
     "testing": frozenset(
         {

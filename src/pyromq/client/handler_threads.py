@@ -17,6 +17,8 @@ import queue
 import threading
 from collections import deque
 from collections.abc import Callable
+from contextvars import copy_context
+from functools import partial
 from typing import Any
 
 logger = logging.getLogger(__name__)
@@ -122,9 +124,19 @@ class HandlerThreads:
 
 
 async def call_in_thread(
-    function: Callable[[Any], Any], argument: Any, threads: HandlerThreads
+    function: Callable[[Any], Any],
+    argument: Any,
+    threads: HandlerThreads,
+    *,
+    with_context: bool = False,
 ) -> Any:
-    """Call a plain function in a thread and return its result, awaited if it is awaitable."""
+    """Call a plain function in a thread and return its result, awaited if it is awaitable.
+
+    With `with_context` it sees the context variables of the calling task.
+    """
+    if with_context:
+        run: Callable[..., Any] = copy_context().run
+        function = partial(run, function)
     result = await threads.run(function, argument)
     return await result if inspect.isawaitable(result) else result
 

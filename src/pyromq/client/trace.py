@@ -119,6 +119,11 @@ def message_trace(
     return MessageTrace(topic, producer, consume_timeout)
 
 
+def is_trace_group(group: str) -> bool:
+    """Return whether this is the group of a producer that sends traces."""
+    return group.startswith(_GROUP_PREFIX)
+
+
 class MessageTrace:
     """A hook that writes trace records and sends them."""
 

@@ -102,7 +102,7 @@ CONSTRUCTORS: list[tuple[Callable[[], object], str]] = [
     (lambda: producer_of(NOBODY, hooks=5), "hooks=5: expected a list of hooks, got int"),
     (
         lambda: producer_of(NOBODY, hooks=[5]),
-        "5 is not a hook: it needs before_send and after_send, before_consume and",
+        "5 is not a hook: it needs before_publish and after_publish, before_send and",
     ),
     (
         lambda: producer_of(NOBODY, request_timeout=0),

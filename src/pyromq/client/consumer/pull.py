@@ -12,6 +12,7 @@ flight. Programs without an event loop use `PullConsumer.sync`.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from datetime import datetime
 from functools import partial
@@ -30,6 +31,7 @@ from pyromq.client.consumer.queue_access import PullResult, QueueAccess
 from pyromq.client.consumer.subscription import Subscription, check_expressions
 from pyromq.client.consumer.sync import SyncPullConsumer
 from pyromq.client.errors import ClientStateError
+from pyromq.client.hooks import Hooks, Receiving
 from pyromq.client.message import check_group, check_topic
 from pyromq.client.options import ClientOptions, Settings
 from pyromq.client.session.session import Client, Session
@@ -64,8 +66,10 @@ class PullConsumer(Client):
         self._wanted_tags = self._subscription.wanted_tags()
         self._is_checked = False
         self._version = now_ms()
+        settings = Settings.of(namesrv, options)
+        self.hooks = Hooks(settings.hooks)
         self._session = Session(
-            Settings.of(namesrv, options),
+            settings,
             HeartbeatData,
             on_return=lambda address: self._access.broker_returned(address),
         )
@@ -112,6 +116,7 @@ class PullConsumer(Client):
                 self._session, self.group or ANONYMOUS_GROUP, {self.topic: self._subscription}
             )
             self._is_checked = True
+        began = time.monotonic()
         result = await self._access.pull(
             queue,
             offset,
@@ -121,11 +126,14 @@ class PullConsumer(Client):
             wait=wait,
         )
         wanted = self._wanted_tags
-        if not wanted:
-            return result
-        # Brokers compare hashes of tags; drop collisions.
-        messages = [message for message in result.messages if message.tags in wanted]
-        return result._replace(messages=messages)
+        if wanted:
+            # Brokers compare hashes of tags; drop collisions.
+            messages = [message for message in result.messages if message.tags in wanted]
+            result = result._replace(messages=messages)
+        if self.hooks.receive and result.messages:
+            group, namespace = self.group or ANONYMOUS_GROUP, self._session.settings.namespace
+            self.hooks.after_receive(Receiving(group, namespace, result.messages, queue, began))
+        return result
 
     async def min_offset(self, queue: MessageQueue) -> int:
         """Return the offset of the oldest message."""

@@ -52,6 +52,7 @@ from pyromq.client.producer.pacing import (
     BrokerFaults,
     InFlightLimit,
 )
+from pyromq.client.producer.publishing import observed_methods
 from pyromq.client.producer.request_reply import Requests, as_request
 from pyromq.client.producer.sending import (
     Outgoing,
@@ -143,6 +144,16 @@ class Producer(Client):
         )
         self._is_quick = self._is_plain and self._accumulator is None
         self._max_quick_body = min(self._compress_over - 1, MAX_BODY)
+        if self.hooks.publish:
+            vars(self).update(
+                observed_methods(
+                    self,
+                    self.hooks,
+                    group=group,
+                    namespace=settings.namespace,
+                    address_of=self._address_of,
+                )
+            )
 
     @classmethod
     def sync(
@@ -542,6 +553,11 @@ class Producer(Client):
         if not self._session.settings.namespace:
             return queue
         return MessageQueue(self._session.unwrap(queue.topic), queue.broker_name, queue.queue_id)
+
+    def _address_of(self, broker_name: str) -> str:
+        """Return the address of a broker, or an empty string if no route has it."""
+        addresses = (route.master_of(broker_name) for route in self._session.routes.known())
+        return next(filter(None, addresses), "")
 
     # Requests and heartbeats
 

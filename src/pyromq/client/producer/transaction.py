@@ -232,7 +232,9 @@ class TransactionProducer(Producer):
             )
             return TransactionState.ROLLBACK, None
         try:
-            return _state(await _call(execute, half, self._execute_threads)), None
+            threads = self._execute_threads
+            with_context = bool(self.hooks.publish)
+            return _state(await _call(execute, half, threads, with_context=with_context)), None
         except Exception as error:
             logger.warning(
                 "transaction %s of topic %s failed to execute: outcome unknown",
@@ -464,11 +466,17 @@ def _half_of(message: Message, result: SendResult, argument: Any) -> HalfMessage
     return HalfMessage(**message_fields(message), transaction_id=result.msg_id, argument=argument)
 
 
-async def _call(function: Callable[[Any], Any], argument: Any, threads: HandlerThreads) -> Any:
+async def _call(
+    function: Callable[[Any], Any],
+    argument: Any,
+    threads: HandlerThreads,
+    *,
+    with_context: bool = False,
+) -> Any:
     try:
         if is_coroutine_function(function):
             return await function(argument)
-        return await call_in_thread(function, argument, threads)
+        return await call_in_thread(function, argument, threads, with_context=with_context)
     except BaseException as error:
         if isinstance(error, Exception):
             raise

@@ -334,23 +334,24 @@ async def test_a_pull_that_was_put_off_is_dropped_with_its_client(
 
 async def test_waiting_pulls_keep_their_expressions_only(broker: AssembledBroker) -> None:
     client = broker.connect()
-    for number in range(200):
-        client.exchange(own(long_expression(number), sysFlag=WAITING))
+    for number in range(50):
+        request = own(long_expression(number), sysFlag=WAITING, suspendTimeoutMillis="900000")
+        client.exchange(request)
         await asyncio.sleep(0)
-    await until(lambda: len(broker.long_poll) == 200)
+    await until(lambda: len(broker.long_poll) == 50)
     put(broker, b"not wanted", a="1")
     await until(lambda: not len(broker.long_poll.turns))
-    assert len(broker.long_poll) == 200
+    assert len(broker.long_poll) == 50
     parked = [each for waiting in broker.long_poll._parked.values() for each in waiting]
     kept = [each.pull.plan for each in parked if isinstance(each, WaitingPull)]
-    assert len(kept) == 200
+    assert len(kept) == 50
     assert {plan.message_filter for plan in kept} == {None}
     put(broker, b"wanted", a="6")
     answers: list[Any] = []
 
     def all_answered() -> bool:
         answers.extend(client.received())
-        return len(answers) == 200
+        return len(answers) == 50
 
     await until(all_answered)
     assert {bodies(answer)[0] for answer in answers} == {b"wanted"}

@@ -153,7 +153,12 @@ class LitePullConsumer(Client):
         self._commits = Commits(self._access, self._local)
         self._lifecycle = Lifecycle()
         self._periodic = PeriodicTasks()
-        batch_hooks = BatchHooks(self.hooks, self._group_name, client_settings.namespace)
+        batch_hooks = BatchHooks(
+            self.hooks,
+            self._group_name,
+            client_settings.namespace,
+            asked=lambda: self._delivery.asked,
+        )
         self._ahead = ReadAhead(
             settings.limits,
             settings.max_cached_in_all,

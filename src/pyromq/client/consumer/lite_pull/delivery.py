@@ -15,7 +15,7 @@ from typing import Self, TypeVar
 from pyromq.client.consumer.lifecycle import Lifecycle
 from pyromq.client.consumer.lite_pull.read_ahead import Batch, ReadAhead
 from pyromq.client.errors import BrokerError, ClientStateError
-from pyromq.client.hooks import Consuming, Hooks
+from pyromq.client.hooks import Consuming, Hooks, Receiving
 from pyromq.client.received import ReceivedMessage
 from pyromq.client.session.session import Session
 
@@ -33,6 +33,8 @@ class Delivery:
         self.waiter: asyncio.Future[None] | None = None
         #: The refusal that the reader raises next.
         self.refusal: BrokerError | None = None
+        #: `time.monotonic()` when the reader asked; None while it does not wait.
+        self.asked: float | None = None
 
     async def next(self, take: Callable[[], T | None], timeout: float | None = None) -> T | None:  # noqa: ASYNC109
         """Wait until `take` returns something; None after `timeout` seconds, or when closed.
@@ -41,22 +43,26 @@ class Delivery:
         """
         if self.waiter is not None:
             raise ClientStateError("another task is waiting for messages: use one reader at a time")
-        deadline = None if timeout is None else time.monotonic() + timeout
-        while not self._lifecycle.is_closing:
-            self._session.check_running()
-            if self.refusal is not None:
-                refusal, self.refusal = self.refusal, None
-                self._ahead.settle()
-                raise refusal
-            item = take()
-            if item is not None:
-                return item
-            left = None if deadline is None else deadline - time.monotonic()
-            if left is not None and left <= 0:
-                await asyncio.sleep(0)  # a caller that polls in a loop must not starve the pulls
-                return None if self._lifecycle.is_closing else take()
-            await self._wait(left)
-        return None
+        self.asked = time.monotonic()
+        deadline = None if timeout is None else self.asked + timeout
+        try:
+            while not self._lifecycle.is_closing:
+                self._session.check_running()
+                if self.refusal is not None:
+                    refusal, self.refusal = self.refusal, None
+                    self._ahead.settle()
+                    raise refusal
+                item = take()
+                if item is not None:
+                    return item
+                left = None if deadline is None else deadline - time.monotonic()
+                if left is not None and left <= 0:
+                    await asyncio.sleep(0)  # a caller that polls in a loop must not starve pulls
+                    return None if self._lifecycle.is_closing else take()
+                await self._wait(left)
+            return None
+        finally:
+            self.asked = None
 
     def wake(self) -> None:
         """Let the waiting reader check again."""
@@ -99,16 +105,33 @@ class Batches:
 
 
 class BatchHooks:
-    """Calls the consume hooks for each batch: `begin` and `end` are callbacks of `ReadAhead`."""
+    """Calls the hooks for each batch: `begin` and `end` are callbacks of `ReadAhead`.
 
-    def __init__(self, hooks: Hooks, group: str, namespace: str) -> None:
+    `asked` returns the time when the reader asked, or None if it did not wait.
+    """
+
+    def __init__(
+        self, hooks: Hooks, group: str, namespace: str, asked: Callable[[], float | None]
+    ) -> None:
         self._hooks = hooks
+        self._asked = asked
         self._group = group
         self._namespace = namespace
         self._consuming: Consuming | None = None
 
     def begin(self, batch: Batch) -> None:
         """Call the hooks before a batch."""
+        if self._hooks.receive:
+            asked = self._asked()
+            self._hooks.after_receive(
+                Receiving(
+                    self._group,
+                    self._namespace,
+                    batch.messages,
+                    batch.reading.queue,
+                    began=time.monotonic() if asked is None else asked,
+                )
+            )
         if self._hooks.consume:
             self._consuming = Consuming(
                 self._group,
@@ -116,6 +139,7 @@ class BatchHooks:
                 batch.messages,
                 batch.reading.queue,
                 began=time.monotonic(),
+                has_handler=False,
             )
             self._hooks.before_consume(self._consuming)
 

@@ -170,7 +170,10 @@ class HandlerCaller:
 
     async def _in_a_thread(self, argument: Any) -> Any:
         assert self._threads is not None
-        return await call_in_thread(self._handler, argument, self._threads)
+        with_context = bool(self._hooks.consume)
+        return await call_in_thread(
+            self._handler, argument, self._threads, with_context=with_context
+        )
 
     async def _call_with_hooks(
         self, queue: MessageQueue, messages: list[ReceivedMessage], argument: Any
