@@ -55,6 +55,7 @@ SETTINGS = {
 #: Accounts of pyromq-secure. Clients use any topic and group, and read traces.
 _ACCOUNTS = """accounts:
 - {accessKey: operator, secretKey: operator-secret, admin: true}
+- {accessKey: brokers, secretKey: brokers-secret, peer: true}
 - accessKey: clients-key
   secretKey: clients-secret-äöü
   defaultTopicPerm: PUB|SUB
@@ -133,7 +134,7 @@ class Cluster:
         self.options |= _CLIENTS
         shared = {"aclEnable": "true", "rocketmqHome": str(home)}
         self._namesrv_settings |= shared
-        keys = {"replicationAccessKey": _OPERATOR[0], "replicationSecretKey": _OPERATOR[1]}
+        keys = {"replicationAccessKey": "brokers", "replicationSecretKey": "brokers-secret"}
         self._settings |= shared | keys | {"aclMode": "strict"}
 
     def __exit__(
