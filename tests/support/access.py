@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from pyromq.broker.access_settings import AclMode
+from pyromq.acl.settings import AclMode
 from pyromq.broker.broker import Broker
 from pyromq.protocol.wire import acl
 from pyromq.protocol.wire.frame import RemotingCommand

@@ -21,7 +21,7 @@ from pyromq.acl.auditing import Auditor, host_of
 from pyromq.acl.classification import ADMIN, PEER
 from pyromq.acl.reload import AclStore
 from pyromq.acl.rules import Account, Rules
-from pyromq.acl.settings import audit_log_of, files_of
+from pyromq.acl.settings import AclMode, audit_log_of, files_of
 from pyromq.acl.validation import AccessDeniedError, Validator
 from pyromq.nameserver.config import NamesrvConfig
 from pyromq.protocol.wire.codes import RequestCode
@@ -72,7 +72,7 @@ class NameServerAccess:
     """Guards the handlers of a NameServer."""
 
     def __init__(self, config: NamesrvConfig) -> None:
-        self.rules = AclStore(files_of(config, strict=True))
+        self.rules = AclStore(files_of(config, strict=config.acl_mode is AclMode.strict))
         self._validator = Validator(self.rules.rules, strict=True)
         self.rules.listeners.append(self._rules_changed)
         default_log = Path(config.kv_config_path).with_name("audit.log")

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from pyromq.acl.files import AclFileError
-from pyromq.broker.access_settings import AclMode
+from pyromq.acl.settings import AclMode
 from pyromq.broker.broker import Broker
 from pyromq.protocol.message.message_id import decode_message_id
 from pyromq.protocol.wire.bodies import (
