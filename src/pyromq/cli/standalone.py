@@ -18,7 +18,7 @@ import click
 
 from pyromq.acl.files import AclFileError
 from pyromq.base.settings import ConfigError
-from pyromq.broker.config import BrokerProperties, load_broker_properties
+from pyromq.broker.config import BrokerConfig, BrokerProperties, load_broker_properties
 from pyromq.broker.services.live_config import own_file
 from pyromq.cli.broker import start_broker
 from pyromq.cli.brokers.child import Order
@@ -41,6 +41,7 @@ from pyromq.cli.running import (
     ServerOptions,
     Servers,
     bad_setting,
+    mode_warnings,
     read_properties,
     run_servers,
     server_options,
@@ -202,7 +203,8 @@ def standalone(
     cluster = _Cluster(settings, members, options, namesrv_config, figures, acl.signer(*keys))
     own_logs = ("store.log", "namesrv.log", "broker.log")
     logs = own_logs if len(members) == 1 else ("namesrv.log", "standalone.log")
-    run_servers(cluster.start, options, logs, checked.warnings)
+    warnings = [*checked.warnings, *mode_warnings(config_file, [BrokerConfig])]
+    run_servers(cluster.start, options, logs, warnings)
     cluster.check_end()
 
 
