@@ -108,8 +108,13 @@ def render(medians: dict[tuple[str, bool], Figures]) -> tuple[str, bool]:
 def _contenders(*, with_java: bool) -> list[_Contender]:
     def pyromq(is_checked: bool) -> Callable[[Path], Server]:
         def make(home: Path) -> Server:
-            settings = {"aclEnable": "true", "rocketmqHome": str(home)} if is_checked else {}
-            return PyromqServer(settings)
+            settings = {
+                "aclEnable": "true",
+                "rocketmqHome": str(home),
+                "replicationAccessKey": ACCESS_KEY,
+                "replicationSecretKey": SECRET_KEY,
+            }
+            return PyromqServer(settings if is_checked else {})
 
         return make
 

@@ -22,10 +22,13 @@ from tests.support.patience import DEADLINE
 
 T = TypeVar("T")
 
-#: For cases that every later client relies on: against Apache's 5.3.3 and over mutual TLS, too.
+#: For cases that every later client relies on: against Apache's 5.3.3, too.
 against_all_brokers = pytest.mark.parametrize(
-    "cluster", ["pyromq", "pyromq-tls", "apache", "apache-5.3.3"], indirect=True
+    "cluster", ["pyromq", "pyromq-secure", "apache", "apache-5.3.3"], indirect=True
 )
+
+#: Brokers that take plain connections as well; TLS for its own sake is a matter of `make soak`.
+TAKES_PLAIN = ("pyromq", "apache", pytest.param("pyromq-tls", marks=pytest.mark.soak))
 
 
 class Case:

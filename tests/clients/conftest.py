@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.clients.cases import Case
+from tests.clients.cases import TAKES_PLAIN, Case
 from tests.interop.client_driver import ClientDriver
 from tests.interop.client_programs import java_driver
 from tests.interop.cluster import Cluster
 from tests.support.apache_rocketmq import VERSION
-from tests.support.clients import encrypting_clients
+from tests.support.clients import clients_with
 
 
 class Clusters:
@@ -54,7 +54,21 @@ def clusters(request: pytest.FixtureRequest) -> Iterator[Clusters]:
         clusters.close()
 
 
-@pytest.fixture(params=["pyromq", "apache", pytest.param("pyromq-tls", marks=pytest.mark.soak)])
+#: Fixtures of Java's clients, which here have no keys and no certificates.
+_PLAIN_CLIENTS = {"java", "java_clients", "admin"}
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Run each case against all kinds of brokers, unless it names its own."""
+    if "cluster" in metafunc.fixturenames and not any(
+        mark.args[0] == "cluster" for mark in metafunc.definition.iter_markers("parametrize")
+    ):
+        is_ours = _PLAIN_CLIENTS.isdisjoint(metafunc.fixturenames)
+        kinds = (*TAKES_PLAIN, "pyromq-secure") if is_ours else TAKES_PLAIN
+        metafunc.parametrize("cluster", kinds, indirect=True)
+
+
+@pytest.fixture
 def cluster(request: pytest.FixtureRequest, clusters: Clusters) -> Cluster:
     """The broker of a case: each kind in turn."""
     return clusters.get(request.param)
@@ -65,7 +79,7 @@ def case(request: pytest.FixtureRequest, cluster: Cluster) -> Iterator[Case]:
     words = [request.node.originalname.removeprefix("test_"), request.node.callspec.id]
     case = Case(cluster, re.sub(r"[^a-zA-Z0-9]+", "-", "-".join(words)).strip("-"))
     cluster.create_topic(case.topic)
-    with encrypting_clients(cluster.tls):
+    with clients_with(cluster.options):
         yield case
 
 

@@ -30,7 +30,7 @@ from tests.support.access import write_accounts
 from tests.support.patience import DEADLINE
 
 ACCOUNTS = """accounts:
-- {accessKey: operator, secretKey: operator-secret, admin: true}
+- {accessKey: brokers, secretKey: brokers-secret, peer: true}
 - accessKey: worker-key
   secretKey: worker-secret-äöü
   defaultTopicPerm: PUB|SUB
@@ -49,6 +49,8 @@ def namesrv(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         "aclEnable": "true",
         "aclMode": "strict",
         "rocketmqHome": str(home),
+        "replicationAccessKey": "brokers",
+        "replicationSecretKey": "brokers-secret",
         "messageDelayLevel": " ".join(["1s"] * 18),
     }
     with PyromqServer(broker_properties=properties) as server:

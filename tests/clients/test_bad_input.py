@@ -35,7 +35,7 @@ from pyromq.client import (
 from pyromq.protocol.wire.bodies import BrokerData, QueueData, TopicRouteData
 from pyromq.protocol.wire.codes import RequestCode, ResponseCode
 from pyromq.protocol.wire.frame import FrameReader, RemotingCommand
-from tests.clients.cases import Case, Inbox, against_all_brokers, numbered
+from tests.clients.cases import TAKES_PLAIN, Case, Inbox, against_all_brokers, numbered
 from tests.support.apache_rocketmq import free_port
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(400)]
@@ -393,6 +393,7 @@ async def test_a_broker_that_is_none(kind: str) -> None:
                 await consumer.pull(queue, 0)
 
 
+@pytest.mark.parametrize("cluster", TAKES_PLAIN, indirect=True)
 async def test_a_good_broker_beside_a_bad_one(case: Case) -> None:
     """Sends go to the good one, whatever the other does."""
     good = case.cluster.broker_address()

@@ -174,7 +174,9 @@ async def test_a_certificate_that_nobody_signed_can_be_refused(
 
 async def test_tls_to_a_server_without(case: Case) -> None:
     """By default pyromq's servers take plain connections only; Java's take both."""
-    async with Producer(case.namesrv, tls=case.cluster.tls or Tls(verify=False)) as producer:
+    async with Producer(
+        case.namesrv, tls=case.cluster.options.get("tls") or Tls(verify=False)
+    ) as producer:
         if case.cluster.kind == "pyromq":
             with pytest.raises(RocketMQError):
                 await producer.send(Message(case.topic, b"x"))

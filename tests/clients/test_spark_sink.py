@@ -11,6 +11,7 @@ from pyromq.spark.sink.options import WriteOptions
 from pyromq.spark.sink.unique_rows import UniqueRows
 from pyromq.spark.sink.writer import send_rows
 from tests.clients.cases import Case, against_all_brokers
+from tests.support.clients import spark_options
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(400)]
 
@@ -35,7 +36,12 @@ async def test_rows_are_stored_as_messages(case: Case) -> None:
     )
     large = pa.RecordBatch.from_arrays([pa.array([b"x" * LARGE, b"y"])], ["body"])
     options = WriteOptions.parse(
-        {"nameserver": case.namesrv, "topic": case.topic, "sendTimeout": "60s"}
+        {
+            "nameserver": case.namesrv,
+            "topic": case.topic,
+            "sendTimeout": "60s",
+            **spark_options(case.cluster.options),
+        }
     )
     for number, batch in enumerate((rows, large)):
         unique = UniqueRows.of_task("test", number)

@@ -19,7 +19,7 @@ from typing import Final
 
 import pytest
 
-from pyromq.broker.access_settings import AclMode
+from pyromq.acl.settings import AclMode
 from pyromq.protocol.message.record import decode_record
 from pyromq.protocol.wire import acl
 from pyromq.protocol.wire.codes import RequestCode

@@ -17,13 +17,16 @@ from pathlib import Path
 from types import TracebackType
 from typing import Literal, Self
 
+from pyromq.client import ClientOptions
+from pyromq.protocol.wire import acl
 from pyromq.protocol.wire.bodies import TopicRouteData
 from pyromq.protocol.wire.codes import RequestCode, ResponseCode
 from pyromq.protocol.wire.frame import RemotingCommand
 from pyromq.protocol.wire.headers import CreateTopicRequestHeader, GetRouteInfoRequestHeader
 from pyromq.remoting.client import RemotingClient
-from pyromq.tls.client import Tls
+from pyromq.tls.client import client_tls
 from tests.interop.servers import PyromqServer
+from tests.support.access import write_accounts
 from tests.support.apache_rocketmq import (
     QUICK_JVM_OPTIONS,
     VERSION,
@@ -34,9 +37,10 @@ from tests.support.apache_rocketmq import (
 from tests.support.certificates import Certificates
 from tests.support.patience import DEADLINE
 
-#: Apache's is 4.9.7 unless the name says otherwise; pyromq-tls wants a certificate of each client
-#: that uses TLS, and takes plain ones, too.
-Kind = Literal["pyromq", "pyromq-tls", "apache", "apache-5.3.3"]
+#: Apache's is 4.9.7 unless the name says otherwise. pyromq-tls wants a certificate of each client
+#: that uses TLS, and takes plain ones, too. pyromq-secure takes nobody without a certificate and a
+#: signature: enforcing mutual TLS, and strict access control on brokers and the NameServer.
+Kind = Literal["pyromq", "pyromq-tls", "pyromq-secure", "apache", "apache-5.3.3"]
 Server = PyromqServer | ApacheRocketMQ
 
 #: Waiting made short, and what is off by default made available.
@@ -47,6 +51,19 @@ SETTINGS = {
     "transactionTimeOut": "1000",
     "transactionCheckInterval": "1000",
 }
+
+#: Accounts of pyromq-secure. Clients use any topic and group, and read traces.
+_ACCOUNTS = """accounts:
+- {accessKey: operator, secretKey: operator-secret, admin: true}
+- {accessKey: brokers, secretKey: brokers-secret, peer: true}
+- accessKey: clients-key
+  secretKey: clients-secret-äöü
+  defaultTopicPerm: PUB|SUB
+  defaultGroupPerm: SUB
+  topicPerms: [RMQ_SYS_TRACE_TOPIC=PUB|SUB]
+"""
+_OPERATOR = ("operator", "operator-secret")
+_CLIENTS: ClientOptions = {"access_key": "clients-key", "secret_key": "clients-secret-äöü"}
 
 _READ_WRITE = 6
 
@@ -69,8 +86,9 @@ class Cluster:
         self._ports: dict[str, int] = {}
         self._brokers: dict[str, Server] = {}
         self.namesrv_address = ""
-        #: For clients of a cluster with TLS.
-        self.tls: Tls | None = None
+        #: What clients need to use the cluster: TLS, and keys.
+        self.options: ClientOptions = {}
+        self._operator: tuple[str | None, str | None] = (None, None)
         self._namesrv_settings: dict[str, str] = {}
 
     def __enter__(self) -> Self:
@@ -78,7 +96,10 @@ class Cluster:
             java_or_skip()
         try:
             if self.kind == "pyromq-tls":
-                self._turn_tls_on()
+                self._turn_tls_on("permissive")
+            elif self.kind == "pyromq-secure":
+                self._turn_tls_on("enforcing")
+                self._turn_access_control_on()
             self._nameserver = (
                 PyromqServer(namesrv_only=True, namesrv_properties=self._namesrv_settings)
                 if self._is_pyromq
@@ -98,13 +119,23 @@ class Cluster:
     def _is_pyromq(self) -> bool:
         return self.kind.startswith("pyromq")
 
-    def _turn_tls_on(self) -> None:
+    def _turn_tls_on(self, mode: str) -> None:
         certs = Certificates(self._scratch / "certs")
-        settings = certs.read("tls.properties").replace(b"=enforcing", b"=permissive")
+        settings = certs.read("tls.properties").replace(b"=enforcing", f"={mode}".encode())
         certs.write("tls.properties", settings + b"tls.enable=true\n")
-        self.tls = certs.tls()
+        self.options = {"tls": certs.tls()}
         self._namesrv_settings = {"tls.config.file": certs["tls.properties"]}
         self._settings |= self._namesrv_settings
+
+    def _turn_access_control_on(self) -> None:
+        home = self._scratch / "home"
+        write_accounts(home, _ACCOUNTS)
+        self._operator = _OPERATOR
+        self.options |= _CLIENTS
+        shared = {"aclEnable": "true", "rocketmqHome": str(home)}
+        self._namesrv_settings |= shared
+        keys = {"replicationAccessKey": "brokers", "replicationSecretKey": "brokers-secret"}
+        self._settings |= shared | keys | {"aclMode": "strict"}
 
     def __exit__(
         self,
@@ -189,13 +220,20 @@ class Cluster:
         """Wait until clients can find a topic that the brokers make by themselves."""
 
         async def wait() -> None:
-            client = RemotingClient()
+            client = self.operator()
             try:
                 await self._wait_for_route(client, topic, 1)
             finally:
                 await client.close()
 
         asyncio.run(wait())
+
+    def operator(self) -> RemotingClient:
+        """A client that may do everything."""
+        return RemotingClient(
+            tls=client_tls(self.options.get("tls", False)),
+            before_request=acl.signer(*self._operator),
+        )
 
     async def _create_topic(self, topic: str, queues: int) -> None:
         header = CreateTopicRequestHeader(
@@ -207,7 +245,7 @@ class Cluster:
             topic_filter_type="SINGLE_TAG",
             topic_sys_flag=0,
         )
-        client = RemotingClient()
+        client = self.operator()
         try:
             for name in self._names:
                 answer = await client.request(

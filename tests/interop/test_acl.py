@@ -296,6 +296,8 @@ def ours(home: Path, mode: str) -> PyromqServer:
             "aclMode": mode,
             "rocketmqHome": str(home),
             "aclReplayWindowMillis": "0",
+            "replicationAccessKey": "admin_key",
+            "replicationSecretKey": "admin_secret",
         }
     )
 

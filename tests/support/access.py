@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from pyromq.broker.access_settings import AclMode
+from pyromq.acl.settings import AclMode
 from pyromq.broker.broker import Broker
 from pyromq.protocol.wire import acl
 from pyromq.protocol.wire.frame import RemotingCommand
@@ -16,7 +16,7 @@ from pyromq.remoting.client import RemotingClient
 from tests.support.brokers import local_broker, small_store
 from tests.support.patience import DEADLINE
 
-#: Alice may use T and g, and send to P; bob may do nothing.
+#: Alice may use T and g, and send to P; bob may do nothing; a server signs as the peer.
 ACCOUNTS = """\
 accounts:
 - accessKey: admin_key
@@ -28,9 +28,15 @@ accounts:
   groupPerms: [g=SUB]
 - accessKey: bobby_key
   secretKey: bobby_secret
+- {accessKey: peers_key, secretKey: peers_secret, peer: true}
 """
-ADMIN, ALICE, BOB = "admin_key", "alice_key", "bobby_key"
-SECRETS = {ADMIN: "admin_secret", ALICE: "alice_secret", BOB: "bobby_secret"}
+ADMIN, ALICE, BOB, PEER = "admin_key", "alice_key", "bobby_key", "peers_key"
+SECRETS = {
+    ADMIN: "admin_secret",
+    ALICE: "alice_secret",
+    BOB: "bobby_secret",
+    PEER: "peers_secret",
+}
 
 
 class Guarded:

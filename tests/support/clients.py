@@ -7,7 +7,7 @@ import inspect
 from collections.abc import Iterator
 from typing import Any
 
-from pyromq.client.options import Settings
+from pyromq.client.options import ClientOptions, Settings
 from pyromq.client.producer.options import ProducerSettings
 from pyromq.remoting.client import RemotingClient
 from pyromq.tls.client import Tls
@@ -32,10 +32,25 @@ def patient_clients() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def encrypting_clients(tls: Tls | None) -> Iterator[None]:
-    """Let clients that were told nothing else use TLS."""
-    with _default(Settings.__init__, "tls", False if tls is None else tls):
+def clients_with(options: ClientOptions) -> Iterator[None]:
+    """Let clients that were told nothing else have these options, as TLS and keys."""
+    with contextlib.ExitStack() as stack:
+        for name, value in options.items():
+            stack.enter_context(_default(Settings.__init__, name, value))
         yield
+
+
+def spark_options(options: ClientOptions) -> dict[str, str]:
+    """TLS and keys of clients, as options of Spark's source and sink."""
+    from pyromq.spark.origins.settings import tls_options_of
+
+    tls = options.get("tls", False)
+    assert isinstance(tls, bool | Tls)
+    found = tls_options_of(tls)
+    for name, option in (("access_key", "accessKey"), ("secret_key", "secretKey")):
+        if name in options:
+            found[option] = options[name]  # type: ignore[literal-required]
+    return found
 
 
 @contextlib.contextmanager

@@ -10,6 +10,7 @@ Two tables answer that:
 | class | strict mode needs |
 | --- | --- |
 | `ADMIN` | an account with `admin: true` |
+| `PEER` | an account with `peer: true`, which servers use among themselves, or `admin: true` |
 | `SIGNED` | a known key and a good signature |
 | `SEND`, `REPLY` | PUB on the topic; for a `%RETRY%` or `%DLQ%` topic SUB on its own group |
 | `PULL`, `CONSUMER_OFFSET` | SUB on topic and group |
@@ -84,10 +85,20 @@ class Access:
     name: str
     needs: Needs | None = None
     is_admin: bool = False
+    #: Whether a peer is enough where an administrator is needed.
+    for_peers: bool = False
     #: For requests whose topic is known only by the store.
     stored: StoredMessage | None = None
     #: The field with the time at which the client made the request, in milliseconds.
     time_field: str | None = None
+
+    def admits(self, account: Account) -> bool:
+        """Return whether an account may use an administrative request of this class."""
+        return not self.is_admin or account.is_admin or self.is_routine_of(account)
+
+    def is_routine_of(self, account: Account | None) -> bool:
+        """Return whether this is what a server does all the time, and nobody wants to read of."""
+        return self.for_peers and account is not None and account.is_peer
 
 
 # RocketMQ's table
@@ -243,6 +254,7 @@ def strict_need(topic: str, permission: Permission) -> Need:
 
 
 ADMIN: Final = Access("admin", is_admin=True)
+PEER: Final = Access("peer", is_admin=True, for_peers=True)
 SIGNED: Final = Access("signed")
 SEND: Final = send("topic", "bornTimestamp")
 SEND_V2: Final = send("b", "g")

@@ -9,6 +9,7 @@
       secretKey: 12345678           # or ${NAME}, an environment variable
       whiteRemoteAddress: 192.168.1.*
       admin: false
+      peer: false                   # ours: may register a broker and copy a master's tables
       defaultTopicPerm: DENY        # DENY, PUB, SUB or PUB|SUB
       defaultGroupPerm: SUB
       topicPerms: [topicA=DENY, topicB=PUB|SUB]
@@ -66,6 +67,7 @@ ACCESS_KEY: Final = "accessKey"
 SECRET_KEY: Final = "secretKey"  # noqa: S105 - the name of a field
 WHITE: Final = "whiteRemoteAddress"
 ADMIN: Final = "admin"
+PEER: Final = "peer"
 DEFAULT_TOPIC: Final = "defaultTopicPerm"
 DEFAULT_GROUP: Final = "defaultGroupPerm"
 TOPIC_PERMS: Final = "topicPerms"
@@ -78,6 +80,7 @@ _ACCOUNT_KEYS: Final = frozenset(
         SECRET_KEY,
         WHITE,
         ADMIN,
+        PEER,
         DEFAULT_TOPIC,
         DEFAULT_GROUP,
         TOPIC_PERMS,
@@ -269,7 +272,8 @@ class _Reader:
         return Account(
             access_key=keys[0],
             secret_key=keys[1],
-            is_admin=self._flag(fields),
+            is_admin=self._flag(fields, ADMIN),
+            is_peer=self._flag(fields, PEER),
             default_topic=self._default(fields, DEFAULT_TOPIC),
             default_group=self._default(fields, DEFAULT_GROUP),
             resources=resources,
@@ -312,16 +316,16 @@ class _Reader:
         self.warn(f"{fault} and denies everything", node)
         return Permission.DENY
 
-    def _flag(self, fields: dict[str, yaml.Node]) -> bool:
-        if ADMIN not in fields:
+    def _flag(self, fields: dict[str, yaml.Node], key: str) -> bool:
+        if key not in fields:
             return False
-        value = self._value(fields[ADMIN])
+        value = self._value(fields[key])
         if isinstance(value, str) and value.lower() in ("true", "false"):
             value = value.lower() == "true"
         if value is None:
             return False
         if not isinstance(value, bool):
-            self._fail(fields[ADMIN], f"{ADMIN}: expected true or false")
+            self._fail(fields[key], f"{key}: expected true or false")
         return value
 
     def _expression(self, node: yaml.Node, key: str) -> Expression:

@@ -70,6 +70,8 @@ class Account:
     access_key: str
     secret_key: str = field(repr=False)
     is_admin: bool = False
+    #: Whether a server signs as this account: it may register, and copy the tables of a master.
+    is_peer: bool = False
     default_topic: Permission = Permission.DENY
     default_group: Permission = Permission.DENY
     #: Permissions by resource; a group is listed as its retry topic.

@@ -6,6 +6,7 @@ has a place of its own in the reference. Used at start-up.
 
 from __future__ import annotations
 
+import enum
 import os
 from pathlib import Path
 from typing import Any, Protocol
@@ -13,6 +14,13 @@ from typing import Any, Protocol
 from pyromq.acl.audit import AuditLog
 from pyromq.acl.files import DEFAULT_FILE, AclFiles
 from pyromq.base.settings import ConfigError, setting
+
+
+class AclMode(enum.Enum):
+    """How much of RocketMQ's access control is repeated."""
+
+    compatible = "compatible"
+    strict = "strict"
 
 
 class AccessConfig(Protocol):

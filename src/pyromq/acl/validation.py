@@ -8,7 +8,7 @@ The order of the checks is RocketMQ's:
 4. The signature is the account's.
 5. Strict mode: a request with a time is not older or newer than `aclReplayWindowMillis`.
 6. Anybody may send to the trace topic.
-7. An administrative code needs an administrator.
+7. An administrative code needs an administrator; strict mode lets peers use a few of them.
 8. Each resource needs its permission (`classification`).
 
 A refusal has the code SYSTEM_ERROR and the text of RocketMQ's exception, which tools search for. It
@@ -119,14 +119,15 @@ class Validator:
         needs: Iterable[Need]
         if self.strict:
             self._check_time(account, access, fields)
-            self._check_admin(account, code, is_needed=access.is_admin)
+            _check_admin(account, code, is_allowed=access.admits(account))
             needs = () if access.needs is None else access.needs(fields, body)
             if _TRACE not in needs:
                 self.check_needs(account, needs)
             return account
         needs = compatible_needs(code, fields, body)
         if _TRACE not in needs:
-            self._check_admin(account, code, is_needed=code in COMPATIBLE_ADMIN)
+            is_allowed = account.is_admin or code not in COMPATIBLE_ADMIN
+            _check_admin(account, code, is_allowed=is_allowed)
             self.check_needs(account, needs)
         return account
 
@@ -172,15 +173,16 @@ class Validator:
                 account.access_key,
             )
 
-    def _check_admin(self, account: Account, code: int, *, is_needed: bool) -> None:
-        if is_needed and not account.is_admin:
-            raise _denied(
-                f"Need admin permission for request code={code}, but "
-                f"accessKey={account.access_key} is not",
-                "checkPerm",
-                580,
-                account.access_key,
-            )
+
+def _check_admin(account: Account, code: int, *, is_allowed: bool) -> None:
+    if not is_allowed:
+        raise _denied(
+            f"Need admin permission for request code={code}, but "
+            f"accessKey={account.access_key} is not",
+            "checkPerm",
+            580,
+            account.access_key,
+        )
 
 
 def _denied(reason: str, method: str, line: int, access_key: str | None) -> AccessDeniedError:

@@ -6,21 +6,13 @@ topics must not be able to open the broker.
 
 from __future__ import annotations
 
-import enum
 from dataclasses import dataclass
 
-from pyromq.acl.settings import ServerSettings, check_files
+from pyromq.acl.settings import AclMode, ServerSettings, check_files
 from pyromq.base.settings import setting
 from pyromq.broker.limit_settings import LimitSettings
 
 _SERVER = ServerSettings("audit/audit.log below storePathRootDir")
-
-
-class AclMode(enum.Enum):
-    """How much of RocketMQ's access control is repeated."""
-
-    compatible = "compatible"
-    strict = "strict"
 
 
 @dataclass(frozen=True, slots=True)

@@ -119,10 +119,11 @@ class Broker:
         self.store: MessageStore | None = None
         self._assembly: Assembly | None = None
         self._tls = ServerTls(config)
+        self._sign = acl.signer(config.replication_access_key, config.replication_secret_key)
         self._client = RemotingClient(
             connect_timeout=config.connect_timeout_millis / 1000,
             tls=self._tls.client,
-            before_request=acl.signer(config.replication_access_key, config.replication_secret_key),
+            before_request=self._sign,
         )
         self._registration: Registration | None = None
         self._role_switch: RoleSwitch | None = None
@@ -294,6 +295,7 @@ class Broker:
                 become_master=self.become_master,
                 log_end=lambda: store.max_physical_offset,
                 tls=self._tls.client,
+                sign=self._sign,
             )
         )
 

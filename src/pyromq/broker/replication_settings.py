@@ -5,9 +5,11 @@
 
 from __future__ import annotations
 
+import hmac
 from dataclasses import dataclass
 
-from pyromq.base.settings import ConfigError, setting
+from pyromq.acl.settings import files_of
+from pyromq.base.settings import MASK, ConfigError, setting, shown
 from pyromq.broker.access_settings import AccessSettings
 
 
@@ -34,3 +36,28 @@ class ReplicationSettings(AccessSettings):
             raise ConfigError(
                 "replicationAccessKey, replicationSecretKey: expected both or neither"
             )
+
+    def check_registration(self, host: str) -> None:
+        """Check that a NameServer with the same files would let this broker register.
+
+        `host` is the address that the NameServer sees. Reads the files; raises ConfigError,
+        AclFileError or OSError.
+        """
+        rules = files_of(self, strict=self.is_acl_strict).load()
+        key, secret = self.replication_access_key, self.replication_secret_key
+        if rules.is_white(host):
+            return
+        if key is None or secret is None:
+            raise ConfigError(
+                "aclEnable=true: expected replicationAccessKey and replicationSecretKey of an "
+                "account with peer: true, because the NameServer checks registrations; "
+                "`pyromq acl init` makes such an account"
+            )
+        account = rules.accounts.get(key)
+        if account is None or not (account.is_peer or account.is_admin):
+            raise ConfigError(
+                f"replicationAccessKey={shown(key)}: expected an account with peer: true or "
+                f"admin: true in the files below {self.rocketmq_home}"
+            )
+        if not hmac.compare_digest(secret.encode(), account.secret_key.encode()):
+            raise ConfigError(f"replicationSecretKey={MASK}: expected the secret key of {key}")

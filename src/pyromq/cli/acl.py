@@ -1,6 +1,6 @@
 """`pyromq acl`: make the files of access control, and check them.
 
-`init` writes an administrator, an account for brokers and an example, with random secrets, and
+`init` writes an administrator, a peer account for brokers and an example, with random secrets, and
 prints what to put into the servers' files. `check` reads the files as a server would.
 """
 
@@ -64,7 +64,7 @@ def init(home: Path, force: bool) -> None:
     admin_secret = secrets.token_urlsafe(_SECRET_BYTES)
     accounts = [
         {"accessKey": admin, "secretKey": admin_secret, "admin": True},
-        {"accessKey": broker, "secretKey": secrets.token_urlsafe(_SECRET_BYTES), "admin": True},
+        {"accessKey": broker, "secretKey": secrets.token_urlsafe(_SECRET_BYTES), "peer": True},
         {
             "accessKey": "example-app",
             "secretKey": secrets.token_urlsafe(_SECRET_BYTES),
@@ -103,7 +103,8 @@ def check(home: Path, strict: bool) -> None:
     for warning in rules.warnings:
         click.echo(f"warning: {warning}", err=True)
     administrators = sum(account.is_admin for account in rules.accounts.values())
+    peers = sum(account.is_peer for account in rules.accounts.values())
     click.echo(
         f"{len(files.paths())} files, {len(rules.accounts)} accounts, {administrators} of them "
-        f"administrators, {len(rules.global_white)} entries in global white lists"
+        f"administrators, {peers} peers, {len(rules.global_white)} entries in global white lists"
     )

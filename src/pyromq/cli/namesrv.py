@@ -13,6 +13,7 @@ from pyromq.cli.running import (
     Servers,
     bad_setting,
     config_options,
+    mode_warnings,
     read_properties,
     run_servers,
     server_options,
@@ -63,7 +64,7 @@ def namesrv(
         lambda servers: start_namesrv(servers, config, "choose another one with --port"),
         options,
         ("namesrv.log",),
-        warnings,
+        [*warnings, *mode_warnings(config_file, [NamesrvConfig])],
     )
 
 

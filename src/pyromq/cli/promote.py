@@ -13,17 +13,14 @@ from typing import Final
 import click
 import orjson
 
-from pyromq.base.command_options import access_key_option, add_options, secret_key_option
+from pyromq.cli.client_options import Identity, identity_options
 from pyromq.protocol.java.fastjson import BodyError
-from pyromq.protocol.wire import acl
 from pyromq.protocol.wire.codes import RequestCode, ResponseCode
 from pyromq.protocol.wire.frame import RemotingCommand
 from pyromq.protocol.wire.promotion import PromoteBrokerRequestHeader, PromotionReport
 from pyromq.remoting.address import AddressError, parse_address
 from pyromq.remoting.client import RemotingClient
 from pyromq.remoting.errors import RemotingError
-from pyromq.tls.client import Tls, client_tls
-from pyromq.tls.command_options import tls_options
 
 #: A promotion waits for NameServers, for the old master, and for open transactions to be read.
 _TIMEOUT_SECONDS: Final = 120.0
@@ -51,16 +48,13 @@ Next
 )
 @click.option("--force", is_flag=True, help="Promote the broker even if its master is alive.")
 @click.option("--json", "as_json", is_flag=True, help="Print the report as one JSON object.")
-@tls_options
-@add_options(access_key_option, secret_key_option)
+@identity_options
 def promote(
     address: str,
     role: str,
     force: bool,
     as_json: bool,
-    tls: bool | Tls,
-    access_key: str,
-    secret_key: str,
+    identity: Identity,
 ) -> None:
     """Turn the replica at ADDRESS (host:port, as clients use it) into a master.
 
@@ -77,8 +71,7 @@ def promote(
         parse_address(address)
     except AddressError as error:
         raise click.BadParameter(str(error), param_hint="ADDRESS") from error
-    client = RemotingClient(tls=client_tls(tls), before_request=acl.signer(access_key, secret_key))
-    answer = asyncio.run(_promote(client, address, role.upper(), force=force))
+    answer = asyncio.run(_promote(identity.client(), address, role.upper(), force=force))
     try:
         report = PromotionReport.decode(answer.body) if answer.body else None
     except BodyError as error:

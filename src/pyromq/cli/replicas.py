@@ -11,15 +11,11 @@ import orjson
 from rich.console import Console
 from rich.table import Table
 
-from pyromq.base.command_options import access_key_option, add_options, secret_key_option
-from pyromq.protocol.wire import acl
+from pyromq.cli.client_options import Identity, identity_options
 from pyromq.protocol.wire.codes import RequestCode, ResponseCode
 from pyromq.protocol.wire.frame import RemotingCommand
 from pyromq.remoting.address import AddressError, parse_address
-from pyromq.remoting.client import RemotingClient
 from pyromq.remoting.errors import RemotingError
-from pyromq.tls.client import Tls, client_tls
-from pyromq.tls.command_options import tls_options
 
 _TIMEOUT_SECONDS: Final = 5.0
 
@@ -33,15 +29,12 @@ _TIMEOUT_SECONDS: Final = 5.0
     type=click.FloatRange(0.1),
     help="Print the figures again and again, at this interval.",
 )
-@tls_options
-@add_options(access_key_option, secret_key_option)
+@identity_options
 def replicas(
     address: str,
     as_json: bool,
     watch: float | None,
-    tls: bool | Tls,
-    access_key: str,
-    secret_key: str,
+    identity: Identity,
 ) -> None:
     """Show the replication of the broker at ADDRESS (host:port, as clients use it).
 
@@ -59,7 +52,7 @@ def replicas(
     except AddressError as error:
         raise click.BadParameter(str(error), param_hint="ADDRESS") from error
     while True:
-        figures = asyncio.run(_figures(address, tls, (access_key, secret_key)))
+        figures = asyncio.run(_figures(address, identity))
         if as_json:
             click.echo(orjson.dumps(figures).decode())
         else:
@@ -69,8 +62,8 @@ def replicas(
         time.sleep(watch)
 
 
-async def _figures(address: str, tls: bool | Tls, keys: tuple[str, str]) -> dict[str, Any]:
-    client = RemotingClient(tls=client_tls(tls), before_request=acl.signer(*keys))
+async def _figures(address: str, identity: Identity) -> dict[str, Any]:
+    client = identity.client()
     try:
         answer = await client.request(
             address, RemotingCommand(RequestCode.GET_REPLICATION_STATUS), _TIMEOUT_SECONDS

@@ -18,7 +18,7 @@ import select
 import signal
 import stat
 import sys
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, AsyncExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,6 +33,7 @@ from pyromq.base.settings import ENVIRONMENT, ConfigError, settings_of, with_env
 from pyromq.cli.logs import MIB, logging_to_files, logging_to_stderr
 from pyromq.cli.tuning import allow_open_files, settle
 from pyromq.protocol.java.properties import PropertiesError, parse_properties
+from pyromq.tls.settings import TLS_FILE_KEY, tls_file_of
 
 logger = logging.getLogger(__name__)
 
@@ -199,24 +200,34 @@ def read_properties(path: str | None) -> dict[str, str]:
 
 
 def mode_warnings(path: str | None, config_classes: Iterable[type]) -> list[str]:
-    """Return a warning if others can read a file with a secret in it."""
-    if path is None:
-        return []
-    properties = parse_properties(Path(path).read_bytes())
-    secrets = [
+    """Return a warning for a server's file, and for its TLS file, if others can read its secrets.
+
+    Both files have been read before.
+    """
+    secrets = {
         item.key
         for config_class in config_classes
         for item in settings_of(config_class)
         if item.secret
-        and properties.get(item.key)
-        and not ENVIRONMENT.fullmatch(properties[item.key].strip())
+    }
+    given = {} if path is None else parse_properties(Path(path).read_bytes())
+    named = {key: text for key, text in given.items() if key == TLS_FILE_KEY}
+    tls_file = tls_file_of(with_environment(named, os.environ))
+    paths = ([] if path is None else [path]) + ([tls_file] if Path(tls_file).exists() else [])
+    return [warning for each in paths for warning in _mode_warnings(Path(each), secrets)]
+
+
+def _mode_warnings(path: Path, secrets: Collection[str]) -> Iterator[str]:
+    properties = parse_properties(path.read_bytes())
+    written = [
+        key
+        for key, text in properties.items()
+        if key in secrets and text.strip() and not ENVIRONMENT.fullmatch(text.strip())
     ]
-    mode = stat.S_IMODE(Path(path).stat().st_mode)
-    if not secrets or not mode & (stat.S_IRWXG | stat.S_IRWXO):
-        return []
-    names = ", ".join(secrets)
-    advice = f"run chmod 600 {path}, or refer to an environment variable, ${{NAME}}"
-    return [f"{path} holds {names} and has mode {mode:04o}: {advice}"]
+    mode = stat.S_IMODE(path.stat().st_mode)
+    if written and mode & (stat.S_IRWXG | stat.S_IRWXO):
+        advice = f"run chmod 600 {path}, or refer to an environment variable, ${{NAME}}"
+        yield f"{path} holds {', '.join(written)} and has mode {mode:04o}: {advice}"
 
 
 def bad_setting(error: ConfigError, path: str | None) -> click.ClickException:

@@ -16,8 +16,9 @@ from typing import NamedTuple
 
 import click
 
+from pyromq.acl.files import AclFileError
 from pyromq.base.settings import ConfigError
-from pyromq.broker.config import BrokerProperties, load_broker_properties
+from pyromq.broker.config import BrokerConfig, BrokerProperties, load_broker_properties
 from pyromq.broker.services.live_config import own_file
 from pyromq.cli.broker import start_broker
 from pyromq.cli.brokers.child import Order
@@ -40,6 +41,7 @@ from pyromq.cli.running import (
     ServerOptions,
     Servers,
     bad_setting,
+    mode_warnings,
     read_properties,
     run_servers,
     server_options,
@@ -47,6 +49,8 @@ from pyromq.cli.running import (
 from pyromq.nameserver.config import NamesrvConfig
 from pyromq.nameserver.server import NameServer
 from pyromq.protocol.message.message_id import format_address
+from pyromq.protocol.wire import acl
+from pyromq.remoting.client import RemotingClient
 from pyromq.store.config import BrokerRole
 
 DEFAULT_DATA = "data"
@@ -56,6 +60,7 @@ _REGISTRATION_POLL_SECONDS = 0.05
 _FOLLOWING_SECONDS = 10.0
 _ALL_INTERFACES = ("0.0.0.0", "::")  # noqa: S104 - recognised here, not bound
 _LOOPBACK = "127.0.0.1"
+_CONNECT_SECONDS = 2.0
 
 
 @click.command()
@@ -110,7 +115,7 @@ _LOOPBACK = "127.0.0.1"
     default=_LOOPBACK,
     show_default=True,
     help="Listen on this IP address. 0.0.0.0 opens the server to other machines, without access "
-    "control.",
+    "control unless -c has aclEnable=true.",
 )
 @click.option(
     "-c", "--config-file", metavar="FILE", help="Read broker settings from this .properties file."
@@ -166,6 +171,13 @@ def standalone(
         overrides["storePathRootDir"] = str(Path(data or DEFAULT_DATA).absolute())
     settings = _Settings(given, overrides, config_file)
     checked = settings.load({"namesrvAddr": format_address(_LOOPBACK, 9876)})
+    if checked.broker.acl_enable:
+        try:
+            checked.broker.check_registration(_reachable(host))
+        except ConfigError as error:
+            raise bad_setting(error, config_file) from error
+        except (AclFileError, OSError) as error:
+            raise click.ClickException(str(error)) from error
     root = Path(checked.store.store_path_root_dir)
     port = checked.broker.listen_port
     if raft:
@@ -179,12 +191,20 @@ def standalone(
         bind_address=host,
         kv_config_path=str(root / "namesrv" / "kvConfig.json"),
         config_store_path=str(root / "namesrv" / "namesrv.properties"),
+        acl_enable=checked.broker.acl_enable,
+        acl_mode=checked.broker.acl_mode,
+        rocketmq_home=checked.broker.rocketmq_home,
+        acl_plain_file=checked.broker.acl_plain_file,
+        audit_log_max_bytes=checked.broker.audit_log_max_bytes,
+        audit_log_files=checked.broker.audit_log_files,
         **checked.broker.tls_values(),
     )
-    cluster = _Cluster(settings, members, options, namesrv_config, figures)
+    keys = checked.broker.replication_access_key, checked.broker.replication_secret_key
+    cluster = _Cluster(settings, members, options, namesrv_config, figures, acl.signer(*keys))
     own_logs = ("store.log", "namesrv.log", "broker.log")
     logs = own_logs if len(members) == 1 else ("namesrv.log", "standalone.log")
-    run_servers(cluster.start, options, logs, checked.warnings)
+    warnings = [*checked.warnings, *mode_warnings(config_file, [BrokerConfig])]
+    run_servers(cluster.start, options, logs, warnings)
     cluster.check_end()
 
 
@@ -288,6 +308,7 @@ class _Cluster:
         options: ServerOptions,
         namesrv_config: NamesrvConfig,
         figures: float | None,
+        sign: acl.Signer | None,
     ) -> None:
         """`members` are the brokers by the names of their processes."""
         self._settings = settings
@@ -295,6 +316,8 @@ class _Cluster:
         self._options = options
         self._namesrv_config = namesrv_config
         self._figures = figures
+        #: Signs requests to the brokers, None without a key.
+        self._sign = sign
         self._processes: BrokerProcesses | None = None
         self._own_broker: Target | None = None
         #: Where this process reaches the brokers.
@@ -317,11 +340,11 @@ class _Cluster:
         await _until_registered(server, {each.broker_name for each in self._members.values()})
         if self._has_replicas:
             replicas = self._replica_addresses(server)
-            await until_following(replicas, _FOLLOWING_SECONDS, server.tls.client)
+            await until_following(replicas, _FOLLOWING_SECONDS, self._client(server))
         if self._is_raft:
             await self._until_led(server)
         if self._figures is not None or self._processes is not None:
-            figures = Figures(self._targets, self._figures, tls=server.tls.client)
+            figures = Figures(self._targets, self._figures, client=self._client(server))
             await servers.start("figures", figures, "", failures=())
         directories = [each.place.directory for each in self._members.values()]
         lines.append(_guide(address, directories))
@@ -330,6 +353,12 @@ class _Cluster:
         if self._is_raft and self._processes is not None:
             lines.append(self._election_guide(server, address))
         click.echo("\n".join([*lines, "Ctrl-C stops."]))
+
+    def _client(self, server: NameServer) -> RemotingClient:
+        """Return a client of the brokers, which signs as they do."""
+        return RemotingClient(
+            connect_timeout=_CONNECT_SECONDS, tls=server.tls.client, before_request=self._sign
+        )
 
     async def _start_own(self, servers: Servers, namesrv_address: str) -> list[str]:
         """Start the only broker, in this process; return its boot line."""
@@ -353,7 +382,7 @@ class _Cluster:
         """Start a process for each broker; return their boot lines."""
         options, overrides = self._options, self._settings.overrides
         topics = TopicSpread(
-            name_server, lambda: self._masters(name_server), name_server.tls.client
+            name_server, lambda: self._masters(name_server), self._client(name_server)
         )
         self._processes = processes = BrokerProcesses(
             {

@@ -2,8 +2,8 @@
 
 RocketMQ's NameServer checks nothing. With `aclEnable=true` this one takes registrations, deletions
 and changes of settings only from an account with `admin: true` of the files that brokers use, or
-from an address in a global white list: RocketMQ's brokers do not sign their registrations. Routes
-and other reads stay open.
+from an address in a global white list: RocketMQ's brokers do not sign their registrations. For
+registrations, `peer: true` is enough. Routes and other reads stay open.
 
 Refused requests go to the audit log, and all others that change something, except registrations,
 which brokers repeat every 30 seconds.
@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import Final
 
 from pyromq.acl.auditing import Auditor, host_of
-from pyromq.acl.classification import ADMIN
+from pyromq.acl.classification import ADMIN, PEER
 from pyromq.acl.reload import AclStore
 from pyromq.acl.rules import Account, Rules
-from pyromq.acl.settings import audit_log_of, files_of
+from pyromq.acl.settings import AclMode, audit_log_of, files_of
 from pyromq.acl.validation import AccessDeniedError, Validator
 from pyromq.nameserver.config import NamesrvConfig
 from pyromq.protocol.wire.codes import RequestCode
@@ -30,12 +30,17 @@ from pyromq.remoting.answers import error_answer
 from pyromq.remoting.connection import Connection, Handler
 from pyromq.remoting.service import Result
 
-#: Requests that change state. QUERY_DATA_VERSION does: it keeps a broker registered.
-CHANGES: Final = frozenset(
+#: Requests of brokers about themselves. QUERY_DATA_VERSION keeps a broker registered.
+REGISTRATION: Final = frozenset(
     {
         RequestCode.REGISTER_BROKER,
         RequestCode.UNREGISTER_BROKER,
         RequestCode.QUERY_DATA_VERSION,
+    }
+)
+#: Requests that change state.
+CHANGES: Final = REGISTRATION | frozenset(
+    {
         RequestCode.WIPE_WRITE_PERM_OF_BROKER,
         RequestCode.ADD_WRITE_PERM_OF_BROKER,
         RequestCode.DELETE_TOPIC_IN_NAMESRV,
@@ -67,7 +72,7 @@ class NameServerAccess:
     """Guards the handlers of a NameServer."""
 
     def __init__(self, config: NamesrvConfig) -> None:
-        self.rules = AclStore(files_of(config, strict=True))
+        self.rules = AclStore(files_of(config, strict=config.acl_mode is AclMode.strict))
         self._validator = Validator(self.rules.rules, strict=True)
         self.rules.listeners.append(self._rules_changed)
         default_log = Path(config.kv_config_path).with_name("audit.log")
@@ -96,9 +101,10 @@ class NameServerAccess:
     def _guarded(self, handler: Handler) -> Handler:
         def serve(connection: Connection, request: RemotingCommand) -> Result:
             address = connection.remote_address
+            access = PEER if request.code in REGISTRATION else ADMIN
             try:
                 account = self._validator.check(
-                    host_of(address), request.code, ADMIN, request.ext_fields, request.body
+                    host_of(address), request.code, access, request.ext_fields, request.body
                 )
             except AccessDeniedError as error:
                 self._auditor.refused(address, request.code, request.ext_fields, error)

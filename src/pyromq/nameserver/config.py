@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Self
 
-from pyromq.acl.settings import ServerSettings, check_files
+from pyromq.acl.settings import AclMode, ServerSettings, check_files
 from pyromq.base.settings import (
     ineffective_warnings,
     load_settings,
@@ -111,8 +111,14 @@ class NamesrvConfig(TlsSettings):
     acl_enable: bool = setting(
         "aclEnable",
         False,
-        "Take registrations and changes only from administrators, by the accounts in "
-        "conf/plain_acl.yml and conf/acl below rocketmqHome.",
+        "Take registrations only from peers and administrators, and changes only from "
+        "administrators, by the accounts in conf/plain_acl.yml and conf/acl below rocketmqHome.",
+    )
+    acl_mode: AclMode = setting(  # noqa: RUF009 - returns a dataclass field
+        "aclMode",
+        AclMode.strict,
+        "Read the files as brokers with this aclMode do: strict refuses unknown words in them. "
+        "What a NameServer checks is the same in both modes.",
     )
     acl_plain_file: str = _ACCESS.acl_plain_file
     audit_log_path: str | None = _ACCESS.audit_log_path

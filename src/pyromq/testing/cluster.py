@@ -19,6 +19,9 @@
         cluster.await_leader()                   # producers continue, by themselves
         cluster.await_committed()                # all nodes have the same log
 
+    with Cluster(tls=True, acl=True) as cluster:  # nobody without a certificate and a signature
+        Producer(cluster.namesrv, **cluster.client_options)
+
 The servers run on an event loop in their own thread: a test that blocks its loop does not block
 them, and a cluster may outlive the loops of its tests. Methods block; coroutines use `async with`
 and the methods named `..._async`.
@@ -36,7 +39,7 @@ import os
 import shutil
 import tempfile
 import weakref
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
@@ -45,6 +48,7 @@ from pyromq.base.settings import ConfigError
 from pyromq.client.arguments import check_count, check_seconds
 from pyromq.client.errors import BrokerError
 from pyromq.client.message import check_group, check_topic
+from pyromq.client.options import ClientOptions
 from pyromq.client.received import ReceivedMessage
 from pyromq.nameserver.config import NamesrvConfig
 from pyromq.nameserver.server import NameServer
@@ -53,13 +57,13 @@ from pyromq.protocol.names import AUTO_CREATE_TOPIC
 from pyromq.protocol.wire.codes import RequestCode, ResponseCode
 from pyromq.protocol.wire.frame import RemotingCommand
 from pyromq.protocol.wire.headers import CreateTopicRequestHeader
-from pyromq.remoting.client import RemotingClient
 from pyromq.store.config import BrokerRole
 from pyromq.testing.broker import ClusterBroker
 from pyromq.testing.node import HOST, Node, check_settings
 from pyromq.testing.raft import RaftGroup, RaftMember
 from pyromq.testing.raft_broker import RaftBroker
 from pyromq.testing.replicas import ReplicaGroup
+from pyromq.testing.security import AccountFields, Security
 from pyromq.testing.server_loop import ServerLoop
 from pyromq.testing.topics import TopicReader
 
@@ -88,6 +92,10 @@ class Cluster:
     returns. Masters are ASYNC_MASTERs unless `settings` have another `brokerRole`.
     With `raft`, one broker is a raft group of as many nodes (`nodes`, `leader`), three or five of
     them usually; one leads when the start returns.
+    With `tls`, all ports want a certificate (mutual TLS); with `acl`, servers check signatures and
+    permissions in strict mode. Clients need `client_options`. `acl` may be a list of accounts, each
+    with the keys of conf/plain_acl.yml, in addition to the one of `client_options`, which may use
+    all topics and groups. Certificates need the extra pyromq[tls], accounts pyromq[acl].
     `settings` apply to every broker and use RocketMQ's keys: `{"messageDelayLevel": "100ms 1s"}`.
     Without a `directory`, files go to a temporary one that `stop` removes.
     """
@@ -98,6 +106,8 @@ class Cluster:
         brokers: int = 1,
         replicas: int = 0,
         raft: int = 0,
+        tls: bool = False,
+        acl: bool | Sequence[AccountFields] = False,
         settings: Mapping[str, str] | None = None,
         directory: str | Path | None = None,
     ) -> None:
@@ -115,7 +125,8 @@ class Cluster:
         self._loop = ServerLoop()
         self._name_server: NameServer | None = None
         self._namesrv = ""
-        self._topics = TopicReader("")
+        self._security = Security(tls=tls, acl=acl)
+        self._topics = TopicReader("", {})
         self.directory = Path()
         self._groups: list[ReplicaGroup | RaftGroup] = []
         #: The masters, in the order of their names. A broker stays here when it is replaced. With
@@ -185,6 +196,12 @@ class Cluster:
         """Return the NameServer's address."""
         self._loop.check()
         return self._namesrv
+
+    @property
+    def client_options(self) -> ClientOptions:
+        """Return the options that clients need: TLS, and keys. Empty without `tls` and `acl`."""
+        self._loop.check()
+        return self._security.client_options
 
     def add_broker(self, settings: Mapping[str, str] | None = None) -> ClusterBroker:
         """Start one more broker, with its replicas; `settings` override the cluster's."""
@@ -323,17 +340,20 @@ class Cluster:
             self._remove = weakref.finalize(self, _remove, self.directory, os.getpid())
         else:
             self.directory = self._given
-        self._name_server = NameServer(
-            NamesrvConfig(
-                listen_port=0,
-                bind_address=HOST,
-                kv_config_path=str(self.directory / "kvConfig.json"),
-                config_store_path=str(self.directory / "namesrv.properties"),
-            )
+        self._security.prepare(self.directory)
+        config, _ = NamesrvConfig.load(
+            {
+                "listenPort": "0",
+                "bindAddress": HOST,
+                "kvConfigPath": str(self.directory / "kvConfig.json"),
+                "configStorePath": str(self.directory / "namesrv.properties"),
+                **self._security.server_settings,
+            }
         )
+        self._name_server = NameServer(config)
         await self._name_server.start()
         self._namesrv = f"{HOST}:{self._name_server.port}"
-        self._topics = TopicReader(self._namesrv)
+        self._topics = TopicReader(self._namesrv, self._security.operator_options)
         self._groups, self.brokers, self.nodes = [], [], []
         if self._raft:
             await self._add_raft_group()
@@ -351,8 +371,7 @@ class Cluster:
         assert self._name_server is not None
         settings = {
             "brokerName": "broker-0",
-            **_SETTINGS,
-            **self._settings,
+            **self._shared_settings(),
             "namesrvAddr": self._namesrv,
         }
         group = RaftGroup(settings, self.directory, self._raft, self._name_server)
@@ -366,6 +385,16 @@ class Cluster:
         peers += self.nodes
         self.brokers = list(self.nodes)
         self._groups.append(group)
+
+    def _shared_settings(self) -> dict[str, str]:
+        """Return the settings of every broker."""
+        security = self._security
+        return {
+            **_SETTINGS,
+            **security.server_settings,
+            **security.broker_settings,
+            **self._settings,
+        }
 
     def _raft_group(self) -> RaftGroup:
         self._loop.check()
@@ -393,8 +422,7 @@ class Cluster:
         name = f"broker-{len(self.brokers)}"
         everything = {
             "brokerName": name,
-            **_SETTINGS,
-            **self._settings,
+            **self._shared_settings(),
             **settings,
             "namesrvAddr": self._namesrv,
         }
@@ -404,7 +432,7 @@ class Cluster:
             # All brokers of the group would want the master's port.
             replica = {key: value for key, value in everything.items() if key != "listenPort"}
             nodes.append(Node({**replica, **role}, self.directory / f"{name}-replica-{number}"))
-        group = ReplicaGroup(nodes)
+        group = ReplicaGroup(nodes, self._security.operator)
         try:
             await group.start_all()
         except BaseException:
@@ -425,7 +453,7 @@ class Cluster:
             perm=PERM_READ | PERM_WRITE,
             topic_filter_type="SINGLE_TAG",
         )
-        client = RemotingClient()
+        client = self._security.operator()
         try:
             for group in self._groups:
                 master = await group.serving()

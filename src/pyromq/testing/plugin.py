@@ -14,6 +14,10 @@
         rocketmq.brokers[0].kill()
         rocketmq.brokers[0].replicas[0].promote()
 
+    @pytest.mark.rocketmq(tls=True, acl=True)
+    def test_with_security(rocketmq, rocketmq_topic):
+        Producer(rocketmq.namesrv, **rocketmq.client_options)
+
     @pytest.mark.rocketmq(raft=3)
     def test_election(rocketmq):
         rocketmq.leader.kill()
@@ -39,14 +43,16 @@ if TYPE_CHECKING:
     from pyromq.testing.cluster import Cluster
 
 _MARKER = "rocketmq"
+#: In the order in which an error names them.
+_OPTIONS = dict.fromkeys(("brokers", "replicas", "raft", "tls", "acl", "settings"))
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Register the marker."""
     config.addinivalue_line(
         "markers",
-        f"{_MARKER}(brokers=1, replicas=0, raft=0, settings=None): options of the cluster of the "
-        "fixture rocketmq",
+        f"{_MARKER}(brokers=1, replicas=0, raft=0, tls=False, acl=False, settings=None): options "
+        "of the cluster of the fixture rocketmq",
     )
 
 
@@ -79,9 +85,9 @@ def _wanted(node: Any) -> dict[str, Any]:
     marker = node.get_closest_marker(_MARKER)
     if marker is None:
         return {}
-    if marker.args or not marker.kwargs.keys() <= {"brokers", "replicas", "raft", "settings"}:
+    if marker.args or not marker.kwargs.keys() <= _OPTIONS.keys():
         raise pytest.UsageError(
-            f"@pytest.mark.{_MARKER} takes brokers=, replicas=, raft= and settings=, not "
+            f"@pytest.mark.{_MARKER} takes {'=, '.join(_OPTIONS)}=, not "
             f"{marker.args} and {sorted(marker.kwargs)}"
         )
     return dict(marker.kwargs)

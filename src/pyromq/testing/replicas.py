@@ -40,9 +40,12 @@ class PromotionError(RuntimeError):
 class ReplicaGroup:
     """The brokers of one name."""
 
-    def __init__(self, nodes: Sequence[Node]) -> None:
-        """The first one is the master."""
+    def __init__(
+        self, nodes: Sequence[Node], operator: Callable[[], RemotingClient] = RemotingClient
+    ) -> None:
+        """The first one is the master. `operator` makes a client that may promote brokers."""
         self.nodes = tuple(nodes)
+        self._operator = operator
         self._master = self.nodes[0]
 
     @property
@@ -142,7 +145,7 @@ class ReplicaGroup:
             await _wait(lambda: not node.is_following, time.monotonic() + _FOLLOW_SECONDS)
         header = PromoteBrokerRequestHeader(role, force)
         command = RemotingCommand(RequestCode.PROMOTE_BROKER, ext_fields=header.encode())
-        client = RemotingClient()
+        client = self._operator()
         try:
             answer = await client.request(node.address, command, _PROMOTION_SECONDS)
         finally:

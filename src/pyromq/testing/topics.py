@@ -19,7 +19,7 @@ from typing import Final
 from pyromq.client.consumer.queue_access import QueueAccess
 from pyromq.client.consumer.subscription import Subscription
 from pyromq.client.errors import TopicNotFoundError
-from pyromq.client.options import Settings
+from pyromq.client.options import ClientOptions, Settings
 from pyromq.client.received import ReceivedMessage
 from pyromq.client.session.session import Session
 from pyromq.protocol.names import dead_letter_topic
@@ -35,10 +35,11 @@ _Offsets = dict[MessageQueue, int]
 
 
 class TopicReader:
-    """Read topics through the NameServer `namesrv`."""
+    """Read topics through the NameServer `namesrv`, as a client with these options."""
 
-    def __init__(self, namesrv: str) -> None:
+    def __init__(self, namesrv: str, options: ClientOptions | None = None) -> None:
         self._namesrv = namesrv
+        self._options: ClientOptions = options or {}
         self._drained: _Offsets = {}
 
     async def drain(
@@ -105,7 +106,7 @@ class TopicReader:
 
     @asynccontextmanager
     async def _access(self) -> AsyncIterator[tuple[Session, QueueAccess]]:
-        session = Session(Settings.of(self._namesrv, {}), HeartbeatData)
+        session = Session(Settings.of(self._namesrv, self._options), HeartbeatData)
         session.start()
         try:
             yield session, QueueAccess(session, None)

@@ -12,18 +12,19 @@ the main thread.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from enum import Enum
 from pathlib import Path
 from typing import Any, Final
 
-from pyromq.base.settings import ConfigError, load_settings, setting
+from pyromq.base.settings import ConfigError, load_settings, setting, with_environment
 from pyromq.protocol.java.properties import PropertiesError, parse_properties
 
 #: RocketMQ's default of tls.config.file.
 DEFAULT_FILE: Final = "/etc/rocketmq/tls.properties"
-_FILE_KEY: Final = "tls.config.file"
+TLS_FILE_KEY: Final = "tls.config.file"
 
 
 class TlsMode(Enum):
@@ -251,26 +252,32 @@ def _check_word(key: str, word: str, words: type[Enum]) -> None:
         raise ConfigError(f"{key}={word:.100}: expected {', '.join(values[:-1])} or {values[-1]}")
 
 
+def tls_file_of(properties: Mapping[str, str]) -> str:
+    """Return the path of the TLS file of a server. Raises ConfigError."""
+    known = {TLS_FILE_KEY: properties[TLS_FILE_KEY]} if TLS_FILE_KEY in properties else {}
+    settings, _ = load_settings(TlsSettings, known, str(Path.home()))
+    return settings.tls_config_file
+
+
 def with_tls_file(properties: Mapping[str, str]) -> dict[str, str]:
     """Return the settings of a server's file, overridden by those of its TLS file.
 
-    Raise ConfigError for a TLS file that cannot be read, or has other settings. Only the default
+    A value `${NAME}` in the TLS file is an environment variable. Raise ConfigError for a TLS file
+    that cannot be read, has other settings, or names a variable that is not set. Only the default
     file may be missing.
     """
-    known = {_FILE_KEY: properties[_FILE_KEY]} if _FILE_KEY in properties else {}
-    settings, _ = load_settings(TlsSettings, known, str(Path.home()))
-    path = settings.tls_config_file
+    path = tls_file_of(properties)
     try:
-        given = parse_properties(Path(path).read_bytes())
+        given = with_environment(parse_properties(Path(path).read_bytes()), os.environ)
     except FileNotFoundError as error:
         if path == DEFAULT_FILE:
             return dict(properties)
-        raise ConfigError(f"{_FILE_KEY}={path}: {error.strerror}") from None
+        raise ConfigError(f"{TLS_FILE_KEY}={path}: {error.strerror}") from None
     except OSError as error:
-        raise ConfigError(f"{_FILE_KEY}={path}: cannot be read: {error.strerror}") from None
-    except PropertiesError as error:
-        raise ConfigError(f"{_FILE_KEY}={path}: {error}") from None
+        raise ConfigError(f"{TLS_FILE_KEY}={path}: cannot be read: {error.strerror}") from None
+    except (PropertiesError, ConfigError) as error:
+        raise ConfigError(f"{TLS_FILE_KEY}={path}: {error}") from None
     for key in given:
-        if not key.startswith("tls.") or key == _FILE_KEY:
-            raise ConfigError(f"{_FILE_KEY}={path}: {key:.100} does not belong into a TLS file")
+        if not key.startswith("tls.") or key == TLS_FILE_KEY:
+            raise ConfigError(f"{TLS_FILE_KEY}={path}: {key:.100} does not belong into a TLS file")
     return {**properties, **given}

@@ -52,9 +52,12 @@ async def test_a_change_keeps_what_it_does_not_name_but_admin(setup: Setup) -> N
     assert setup.accounts.default_version().counter == 2
     assert [each["accessKey"] for each in read_data(setup.path)["accounts"]] == [
         "bobby_key",
+        "peers_key",
         "alice_key",
         "admin_key",
     ]
+    await setup.accounts.update_account(AccountChange("peers_key", "other_secret"))
+    assert setup.store.rules.accounts["peers_key"].is_peer
 
 
 async def test_a_deleted_account_is_gone_at_once(setup: Setup) -> None:

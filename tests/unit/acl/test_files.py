@@ -119,6 +119,7 @@ def test_keys_may_be_merged_from_an_anchor(tmp_path: Path) -> None:
         (account(secretKey="[a, b]"), 3, "expected a single value"),
         (account(secretKey="2001-01-01"), 3, "put the value in quotes"),
         (account(admin="maybe"), 4, "true or false"),
+        (account(peer="maybe"), 4, "peer: expected true or false"),
         (account(topicPerms="[a]"), 4, "not name=PERMISSION"),
         (account(topicPerms="[a=PUB=SUB]"), 4, "not name=PERMISSION"),
         (account(whiteRemoteAddress="localhost"), 4, "not an IP address"),

@@ -12,7 +12,12 @@ from pyromq.protocol.wire.codes import RequestCode, ResponseCode
 
 PUB, SUB, DENY = Permission.PUB, Permission.SUB, Permission.DENY
 HOST = "10.0.0.7"
-SECRETS = {"alice_key": "alice_secret", "admin_key": "admin_secret", "white_key": "white_secret"}
+SECRETS = {
+    "alice_key": "alice_secret",
+    "admin_key": "admin_secret",
+    "peers_key": "peers_secret",
+    "white_key": "white_secret",
+}
 RULES = Rules(
     {
         each.access_key: each
@@ -25,6 +30,7 @@ RULES = Rules(
                 resources={"closed": DENY, "both": PUB | SUB},
             ),
             Account("admin_key", "admin_secret", is_admin=True),
+            Account("peers_key", "peers_secret", is_peer=True),
             Account("white_key", "white_secret", white=parse_expression("10.9.9.9")),
         )
     },
@@ -128,6 +134,23 @@ def test_admin_codes(strict: bool) -> None:
         check(code, access.ADMIN, {}, strict=strict)
     reason = "Need admin permission for request code=17, but accessKey=alice_key is not"
     assert caught.value.remark == TEXT.format(reason, "checkPerm", 580)
+
+
+def test_peers_in_strict_mode() -> None:
+    code = RequestCode.GET_ALL_TOPIC_CONFIG
+    for key in ("admin_key", "peers_key"):
+        assert check(code, access.PEER, {}, key=key, strict=True) is not None
+    with pytest.raises(AccessDeniedError, match="code=21, but accessKey=alice_key"):
+        check(code, access.PEER, {}, strict=True)
+    with pytest.raises(AccessDeniedError, match="accessKey=peers_key"):
+        check(RequestCode.UPDATE_AND_CREATE_TOPIC, access.ADMIN, {}, key="peers_key", strict=True)
+    with pytest.raises(AccessDeniedError, match="topic:t"):
+        send("t", "peers_key", strict=True)
+
+
+def test_a_peer_is_no_administrator_in_compatible_mode() -> None:
+    with pytest.raises(AccessDeniedError, match="accessKey=peers_key"):
+        check(RequestCode.UPDATE_AND_CREATE_TOPIC, access.PEER, {}, key="peers_key")
 
 
 @pytest.mark.parametrize(

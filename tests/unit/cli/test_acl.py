@@ -23,6 +23,8 @@ def test_new_files_are_strict_and_private(tmp_path: Path) -> None:
     assert not rules.global_white
     assert rules.accounts["pyromq-admin"].is_admin
     assert not rules.accounts["example-app"].is_admin
+    broker = rules.accounts["pyromq-broker"]
+    assert (broker.is_peer, broker.is_admin) == (True, False)
     tools = read_data(tmp_path / "conf/tools.yml")
     assert tools["secretKey"] == rules.accounts["pyromq-admin"].secret_key
     for path in (files.default, tmp_path / "conf/tools.yml"):
@@ -43,6 +45,8 @@ def test_existing_files_stay(tmp_path: Path) -> None:
 
 def test_check(tmp_path: Path) -> None:
     run("init", str(tmp_path))
-    assert "3 accounts, 2 of them administrators" in run("check", str(tmp_path), "--strict")
+    assert "3 accounts, 1 of them administrators, 1 peers" in run(
+        "check", str(tmp_path), "--strict"
+    )
     (tmp_path / "conf/plain_acl.yml").write_text("accounts: [")
     assert "plain_acl.yml:" in run("check", str(tmp_path), fails=True)

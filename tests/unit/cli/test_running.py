@@ -24,6 +24,7 @@ from pyromq.cli.running import (
     run_servers,
 )
 from pyromq.client.errors import ClientError, NameServerError
+from pyromq.nameserver.config import NamesrvConfig
 
 
 class FakeServer:
@@ -225,6 +226,21 @@ def test_secrets_in_a_file_that_others_can_read(tmp_path: Path) -> None:
     file.chmod(0o644)
     assert mode_warnings(str(file), [BrokerConfig]) == []
     assert mode_warnings(None, [BrokerConfig]) == []
+
+
+def test_secrets_in_a_tls_file_that_others_can_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TLS_FILE", str(tmp_path / "tls.properties"))
+    file, tls_file = tmp_path / "namesrv.properties", tmp_path / "tls.properties"
+    file.write_text("tls.config.file=${TLS_FILE}\n")
+    tls_file.write_text("tls.server.keyPassword=hidden_secret\n")
+    tls_file.chmod(0o644)
+    (warning,) = mode_warnings(str(file), [NamesrvConfig])
+    assert warning.startswith(f"{tls_file} holds tls.server.keyPassword and has mode 0644")
+    assert "hidden_secret" not in warning
+    tls_file.write_text("tls.server.keyPassword=${KEY_PASSWORD}\n")
+    assert mode_warnings(str(file), [NamesrvConfig]) == []
 
 
 def test_settings_from_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,7 @@ from pyromq.protocol.wire import acl
 from pyromq.protocol.wire.codes import RequestCode, ResponseCode
 from pyromq.protocol.wire.frame import RemotingCommand
 from pyromq.remoting.client import RemotingClient
-from tests.support.access import ADMIN, ALICE, SECRETS, write_accounts
+from tests.support.access import ADMIN, ALICE, PEER, SECRETS, write_accounts
 from tests.support.brokers import local_broker, small_store
 from tests.support.patience import DEADLINE, until
 
@@ -56,7 +56,7 @@ async def ask(
 
 async def test_changes_need_an_administrator(server: NameServer, tmp_path: Path) -> None:
     put = {"namespace": "n", "key": "k", "value": "v"}
-    for account in (None, ALICE):
+    for account in (None, ALICE, PEER):
         answer = await ask(server, RequestCode.PUT_KV_CONFIG, account, **put)
         assert answer.code == ResponseCode.SYSTEM_ERROR
         assert "AclException" in (answer.remark or "")
@@ -69,6 +69,7 @@ async def test_changes_need_an_administrator(server: NameServer, tmp_path: Path)
     assert [(line["account"], line["result"]) for line in lines] == [
         (None, "denied"),
         (ALICE, "denied"),
+        (PEER, "denied"),
         (ADMIN, "done"),
     ]
 
@@ -79,8 +80,8 @@ async def test_brokers_sign_their_registration(server: NameServer, tmp_path: Pat
     known = Broker(
         local_broker(
             broker_name="known",
-            replication_access_key=ADMIN,
-            replication_secret_key=SECRETS[ADMIN],
+            replication_access_key=PEER,
+            replication_secret_key=SECRETS[PEER],
             **settings,
         ),
         small_store(tmp_path / "b"),

@@ -65,7 +65,10 @@ def test_a_wrong_marker_is_named(tmp_path: Path) -> None:
     )
     done = run(tmp_path)
     assert done.returncode != 0
-    assert "takes brokers=, replicas=, raft= and settings=, not () and ['borkers']" in done.stdout
+    assert (
+        "takes brokers=, replicas=, raft=, tls=, acl=, settings=, not () and ['borkers']"
+        in done.stdout
+    )
 
 
 def test_runs_without_it_do_not_pay(tmp_path: Path) -> None:

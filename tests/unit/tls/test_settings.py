@@ -117,6 +117,22 @@ def test_the_tls_file_wins(tmp_path: Path) -> None:
     }
 
 
+def test_secrets_of_the_tls_file_come_from_the_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "tls.properties"
+    file.write_text("tls.server.keyPassword=${KEY_PASSWORD}\ntls.server.keyPath=${HOME}/k\n")
+    given = {"tls.config.file": str(file)}
+    monkeypatch.delenv("KEY_PASSWORD", raising=False)
+    fault = f"^tls.config.file={file}: tls.server.keyPassword=.* variable KEY_PASSWORD, which is"
+    with pytest.raises(ConfigError, match=fault):
+        with_tls_file(given)
+    monkeypatch.setenv("KEY_PASSWORD", "from_outside")
+    loaded = with_tls_file(given)
+    assert loaded["tls.server.keyPassword"] == "from_outside"
+    assert loaded["tls.server.keyPath"] == "${HOME}/k"  # paths may begin with it
+
+
 def test_a_default_file_may_be_missing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     missing = str(tmp_path / "missing")
     monkeypatch.setattr(module, "DEFAULT_FILE", missing)

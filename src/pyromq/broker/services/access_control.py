@@ -228,7 +228,7 @@ class _Guard:
         stored = self._access.stored
         if account is not None and stored is not None and self._validator.strict:
             return self._serve_stored(connection, request, account, stored)
-        if self._access.is_admin:
+        if self._access.is_admin and not self._access.is_routine_of(account):
             return followed(
                 connection,
                 request,

@@ -28,6 +28,7 @@ from typing import Final
 from pyromq.broker.role import Role, RoleError
 from pyromq.protocol.java.properties import PropertiesError, parse_properties
 from pyromq.protocol.message.message_id import format_address
+from pyromq.protocol.wire.acl import Signer
 from pyromq.protocol.wire.codes import RequestCode, ResponseCode
 from pyromq.protocol.wire.frame import RemotingCommand
 from pyromq.protocol.wire.promotion import PromotionCheck, PromotionReport
@@ -62,6 +63,8 @@ class PromotedBroker:
     log_end: Callable[[], int]
     #: Encrypts the connections to masters.
     tls: ClientTls | None = None
+    #: Signs requests to masters.
+    sign: Signer | None = None
 
 
 class Promotion:
@@ -107,7 +110,11 @@ class Promotion:
         addresses = self._candidates()
         if not addresses:
             return [PromotionCheck("master", True, "no NameServer knows a master of this name")]
-        client = RemotingClient(connect_timeout=self._master_timeout, tls=self._broker.tls)
+        client = RemotingClient(
+            connect_timeout=self._master_timeout,
+            tls=self._broker.tls,
+            before_request=self._broker.sign,
+        )
         try:
             return list(await asyncio.gather(*(self._ask(client, each) for each in addresses)))
         finally:

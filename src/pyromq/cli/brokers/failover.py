@@ -31,7 +31,6 @@ from pyromq.protocol.wire.frame import RemotingCommand
 from pyromq.remoting.address import AddressError, parse_address
 from pyromq.remoting.client import RemotingClient
 from pyromq.remoting.errors import RemotingError
-from pyromq.tls.client import ClientTls
 
 logger = logging.getLogger(__name__)
 
@@ -131,13 +130,14 @@ def master_ports(name_server: NameServer, names: Iterable[str]) -> dict[str, int
 
 
 async def until_following(
-    addresses: Sequence[str], seconds: float, tls: ClientTls | None = None
+    addresses: Sequence[str], seconds: float, client: RemotingClient | None = None
 ) -> None:
     """Wait until the replicas at these addresses follow their masters, or time is over.
 
+    Closes `client`, which may read the status of replication.
     The start does not depend on it: the log of a replica that does not follow says why.
     """
-    client = RemotingClient(connect_timeout=_ANSWER_SECONDS, tls=tls)
+    client = client or RemotingClient(connect_timeout=_ANSWER_SECONDS)
     try:
         async with asyncio.timeout(seconds):
             for address in addresses:

@@ -31,7 +31,6 @@ from pyromq.protocol.wire.codes import RequestCode, ResponseCode
 from pyromq.protocol.wire.frame import RemotingCommand
 from pyromq.remoting.client import RemotingClient
 from pyromq.remoting.errors import RemotingError
-from pyromq.tls.client import ClientTls
 
 logger = logging.getLogger(__name__)
 
@@ -71,14 +70,17 @@ class Figures:
         *,
         echo: Callable[[str], object] | None = None,
         clock: Callable[[], float] = time.monotonic,
-        tls: ClientTls | None = None,
+        client: RemotingClient | None = None,
     ) -> None:
-        """Print lines every `every` seconds, or only the table if that is None."""
+        """Print lines every `every` seconds, or only the table if that is None.
+
+        `client` is closed with this object; it may read runtime information.
+        """
         self._targets = targets
         self._every = every
         self._echo = echo or _print
         self._clock = clock
-        self._client = RemotingClient(connect_timeout=_ANSWER_SECONDS, tls=tls)
+        self._client = client or RemotingClient(connect_timeout=_ANSWER_SECONDS)
         self._last: dict[str, Sample] = {}
         self._periodic = PeriodicTasks()
 

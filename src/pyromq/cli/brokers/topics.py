@@ -27,7 +27,6 @@ from pyromq.protocol.wire.frame import RemotingCommand
 from pyromq.protocol.wire.headers import CreateTopicRequestHeader
 from pyromq.remoting.client import RemotingClient
 from pyromq.remoting.errors import RemotingError
-from pyromq.tls.client import ClientTls
 
 logger = logging.getLogger(__name__)
 
@@ -43,11 +42,12 @@ class TopicSpread:
         self,
         name_server: NameServer,
         addresses: Callable[[], Mapping[str, str]],
-        tls: ClientTls | None = None,
+        client: RemotingClient | None = None,
     ) -> None:
+        """`client` is closed with this object; it may create topics."""
         self._name_server = name_server
         self._addresses = addresses
-        self._client = RemotingClient(tls=tls)
+        self._client = client or RemotingClient()
         self._waiting: asyncio.Queue[tuple[str, Created]] = asyncio.Queue(_MAX_WAITING)
         self._work: asyncio.Task[None] | None = None
 

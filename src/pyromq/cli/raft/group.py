@@ -4,6 +4,9 @@ A group is given as the name of its broker, the name of the group, or the addres
 brokers. The NameServer knows the registered brokers, and each broker the raft addresses of all
 nodes.
 
+Requests to brokers and NameServers are signed. Raft ports have no accounts, and those of RocketMQ
+no TLS: they are asked with TLS first if that is on, then without.
+
 | node | source | missing |
 | --- | --- | --- |
 | a broker of pyromq | GET_REPLICATION_STATUS | nothing |
@@ -26,6 +29,7 @@ import click
 import orjson
 
 from pyromq.base.settings import ConfigError
+from pyromq.cli.client_options import Identity
 from pyromq.protocol.java.fastjson import BodyError
 from pyromq.protocol.java.properties import PropertiesError, parse_properties
 from pyromq.protocol.wire.bodies import ClusterInfo, KVTable
@@ -34,7 +38,6 @@ from pyromq.protocol.wire.frame import RemotingCommand
 from pyromq.raft.network.binary_push import GREETING
 from pyromq.raft.network.json_bodies import RaftCode, decode_fields, encode_fields
 from pyromq.remoting.address import AddressError, parse_address
-from pyromq.remoting.client import RemotingClient
 from pyromq.remoting.errors import RemotingError
 from pyromq.store.raft_settings import RaftSettings
 
@@ -43,6 +46,7 @@ DLEDGER: Final = "DLedger"
 #: How long a broker or a node may take to answer.
 _ANSWER_SECONDS: Final = 3.0
 _SELF: Final = "pyromq-cli"
+_ALL_DOWN: Final = "If all its brokers are down, start a quorum of them"
 
 
 @dataclass(slots=True)
@@ -126,15 +130,24 @@ class GroupView:
 class Search:
     """Asks brokers and nodes; use it as `async with`."""
 
-    def __init__(self, namesrv: str) -> None:
+    def __init__(self, namesrv: str, identity: Identity | None = None) -> None:
+        identity = identity or Identity()
         self._namesrv = namesrv
-        self._client = RemotingClient(connect_timeout=_ANSWER_SECONDS)
+        self._client = identity.client(connect_timeout=_ANSWER_SECONDS)
+        self._node_clients = [Identity().client(connect_timeout=_ANSWER_SECONDS)]
+        if identity.tls:
+            self._node_clients.insert(
+                0, Identity(tls=identity.tls).client(connect_timeout=_ANSWER_SECONDS)
+            )
+        #: Why brokers that answer do not tell their settings.
+        self._refusals: list[str] = []
 
     async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await self._client.close()
+        for client in (self._client, *self._node_clients):
+            await client.close()
 
     async def find(self, target: str | None) -> GroupView:
         """Return the group that `target` names: a broker, a group, an address, or the only one.
@@ -147,7 +160,8 @@ class Search:
             if found is None:
                 raise click.ClickException(f"no answer from {target}")
             if found.raft is None:
-                raise click.ClickException(f"{target} is not in a raft group")
+                refusal = next(iter(self._refusals), None)
+                raise click.ClickException(refusal or f"{target} is not in a raft group")
             brokers = {target: found}
             name = found.broker_name
             namesrv = found.namesrv or self._namesrv
@@ -170,6 +184,18 @@ class Search:
             return await self._client.request(address, command, seconds)
         except RemotingError as error:
             raise click.ClickException(f"no answer from {address}: {error}") from error
+
+    async def request_node(
+        self, address: str, command: RemotingCommand, seconds: float = _ANSWER_SECONDS
+    ) -> RemotingCommand:
+        """Send a request to a raft port. Raises click.ClickException if there is no answer."""
+        problem: RemotingError | None = None
+        for client in self._node_clients:
+            try:
+                return await client.request(address, command, seconds)
+            except RemotingError as error:
+                problem = problem or error
+        raise click.ClickException(f"no answer from {address}: {problem}") from problem
 
     # Brokers
 
@@ -223,6 +249,8 @@ class Search:
     async def _settings(self, address: str) -> Mapping[str, str]:
         command = RemotingCommand(RequestCode.GET_BROKER_CONFIG)
         answer = await self._client.request(address, command, _ANSWER_SECONDS)
+        if answer.code != ResponseCode.SUCCESS:
+            self._refusals.append(f"{address} refuses: {answer.remark or f'code {answer.code}'}")
         return parse_properties(answer.body)
 
     async def _committed(self, address: str) -> int | None:
@@ -247,7 +275,7 @@ class Search:
             what = "no raft group" if wanted_everywhere else f"no raft group {target}"
             raise click.ClickException(
                 f"{what} at NameServer {self._namesrv}: none of its brokers that answer is a "
-                "member. If all its brokers are down, start a quorum of them"
+                f"member. {next(iter(self._refusals), _ALL_DOWN)}"
             )
         if len(groups) > 1:
             raise click.ClickException(
@@ -271,9 +299,9 @@ class Search:
         fields = {"group": view.name, "remoteId": node.id, "localId": _SELF}
         command = RemotingCommand(RaftCode.METADATA, body=encode_fields(fields))
         try:
-            answer = await self._client.request(node.address, command, _ANSWER_SECONDS)
+            answer = await self.request_node(node.address, command)
             fields = decode_fields(answer.body)
-        except (RemotingError, AddressError, ValueError):
+        except (click.ClickException, AddressError, ValueError):
             return
         if fields.get("code", 200) != 200:
             node.reason = f"its raft port answers with code {fields.get('code')}"

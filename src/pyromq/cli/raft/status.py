@@ -17,12 +17,14 @@ from rich.console import Console
 from rich.table import Table
 
 from pyromq.base.command_options import namesrv_option
+from pyromq.cli.client_options import Identity, identity_options
 from pyromq.cli.raft.group import DLEDGER, GroupView, NodeView, Search
 
 
 @click.command()
 @click.argument("group", required=False)
 @namesrv_option
+@identity_options
 @click.option("--json", "as_json", is_flag=True, help="Print the state as one JSON object.")
 @click.option(
     "--watch",
@@ -30,7 +32,9 @@ from pyromq.cli.raft.group import DLEDGER, GroupView, NodeView, Search
     type=click.FloatRange(0.1),
     help="Print the state again and again, at this interval.",
 )
-def status(group: str | None, namesrv: str, as_json: bool, watch: float | None) -> None:
+def status(
+    group: str | None, namesrv: str, identity: Identity, as_json: bool, watch: float | None
+) -> None:
     """Show every node of a raft GROUP: its role, term and entries, and how far it is behind.
 
     GROUP is the name of a broker or of a group, or the address (host:port) of one of its brokers.
@@ -45,7 +49,7 @@ def status(group: str | None, namesrv: str, as_json: bool, watch: float | None) 
         pyromq raft status broker-a --json
     """
     while True:
-        view = asyncio.run(_look(namesrv, group))
+        view = asyncio.run(_look(namesrv, identity, group))
         if as_json:
             click.echo(orjson.dumps(view.to_value()).decode())
         else:
@@ -57,8 +61,8 @@ def status(group: str | None, namesrv: str, as_json: bool, watch: float | None) 
         sys.exit(1)
 
 
-async def _look(namesrv: str, group: str | None) -> GroupView:
-    async with Search(namesrv) as search:
+async def _look(namesrv: str, identity: Identity, group: str | None) -> GroupView:
+    async with Search(namesrv, identity) as search:
         return await search.find(group)
 
 

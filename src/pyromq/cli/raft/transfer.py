@@ -13,6 +13,7 @@ from typing import Final
 import click
 
 from pyromq.base.command_options import namesrv_option
+from pyromq.cli.client_options import Identity, identity_options
 from pyromq.cli.raft.group import DLEDGER, GroupView, NodeView, Search
 from pyromq.protocol.wire.codes import RequestCode, ResponseCode
 from pyromq.protocol.wire.frame import RemotingCommand
@@ -36,7 +37,8 @@ _MASTER_SECONDS: Final = 30.0
 @click.argument("node")
 @click.argument("group", required=False)
 @namesrv_option
-def transfer(node: str, group: str | None, namesrv: str) -> None:
+@identity_options
+def transfer(node: str, group: str | None, namesrv: str, identity: Identity) -> None:
     """Let NODE lead its raft GROUP, for example before maintenance of the leader's machine.
 
     NODE is an id such as n1. GROUP is the name of a broker or of a group, or the address of one of
@@ -50,11 +52,11 @@ def transfer(node: str, group: str | None, namesrv: str) -> None:
         pyromq raft transfer n1
         pyromq raft transfer n1 broker-a --namesrv 10.0.0.1:9876
     """
-    asyncio.run(_transfer(namesrv, node, group))
+    asyncio.run(_transfer(Search(namesrv, identity), node, group))
 
 
-async def _transfer(namesrv: str, node_id: str, group: str | None) -> None:
-    async with Search(namesrv) as search:
+async def _transfer(search: Search, node_id: str, group: str | None) -> None:
+    async with search:
         view = await search.find(group)
         node, leader = view.nodes.get(node_id), view.leader
         if node is None:
@@ -113,7 +115,7 @@ async def _order_java(search: Search, view: GroupView, leader: NodeView, node: N
         take_leadership_ledger_index=-1,
     )
     command = RemotingCommand(RaftCode.LEADERSHIP_TRANSFER, body=encode_request(request))
-    answer = await search.request(leader.address, command, _TRANSFER_SECONDS)
+    answer = await search.request_node(leader.address, command, _TRANSFER_SECONDS)
     try:
         code = decode_response(RaftCode.LEADERSHIP_TRANSFER, answer.body).code
     except BodyError as error:

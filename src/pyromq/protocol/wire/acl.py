@@ -9,7 +9,10 @@ from __future__ import annotations
 import base64
 import hmac
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
+
+#: Signs a command for a connection.
+Signer: TypeAlias = Callable[[object, Any], None]
 
 ACCESS_KEY: Final = "AccessKey"
 SECURITY_TOKEN: Final = "SecurityToken"  # noqa: S105 - the name of a field
@@ -26,7 +29,7 @@ def signature_of(ext_fields: Mapping[str, str], body: bytes, secret_key: str) ->
     return base64.b64encode(hmac.digest(secret_key.encode(), content, "sha1")).decode()
 
 
-def signer(access_key: str | None, secret_key: str | None) -> Callable[[object, Any], None] | None:
+def signer(access_key: str | None, secret_key: str | None) -> Signer | None:
     """Return a function that signs commands, for `RemotingClient`; None without a key."""
     if not access_key or not secret_key:
         return None

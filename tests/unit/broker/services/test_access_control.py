@@ -10,10 +10,11 @@ from pathlib import Path
 import pytest
 
 from pyromq.acl.files import AclFileError
-from pyromq.broker.access_settings import AclMode
+from pyromq.acl.settings import AclMode
 from pyromq.broker.broker import Broker
 from pyromq.protocol.message.message_id import decode_message_id
 from pyromq.protocol.wire.bodies import (
+    CheckClientRequestBody,
     ConsumerData,
     HeartbeatData,
     LockBatchRequestBody,
@@ -26,6 +27,7 @@ from tests.support.access import (
     ADMIN,
     ALICE,
     BOB,
+    PEER,
     Guarded,
     guarded_broker,
     write_accounts,
@@ -226,6 +228,64 @@ async def test_what_rocketmq_leaves_open_is_closed_in_strict_mode(
     assert control is not None
     answer = await guarded.ask(request)
     assert is_refused(answer) is control.is_strict, answer
+
+
+#: Fields and bodies that name resources which nobody of the accounts below may use.
+FOREIGN = {
+    "topic": "Q",
+    "b": "Q",
+    "a": "h",
+    "group": "h",
+    "consumerGroup": "h",
+    "queueId": "0",
+    "offset": "0",
+    "commitLogOffset": "0",
+}
+FOREIGN_BODIES = {
+    RequestCode.HEART_BEAT: HeartbeatData(
+        "c", [], [ConsumerData("h", subscription_data_set=[SubscriptionData("Q")])]
+    ).encode(),
+    RequestCode.LOCK_BATCH_MQ: LockBatchRequestBody("h", "c", {MessageQueue("Q", "b", 0)}).encode(),
+    RequestCode.UNLOCK_BATCH_MQ: LockBatchRequestBody(
+        "h", "c", {MessageQueue("Q", "b", 0)}
+    ).encode(),
+    RequestCode.CHECK_CLIENT_CONFIG: CheckClientRequestBody(
+        "c", "h", SubscriptionData("Q")
+    ).encode(),
+}
+#: All that servers ask each other; none of it changes anything.
+PEER_CODES = {
+    RequestCode.GET_ALL_TOPIC_CONFIG,
+    RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG,
+    RequestCode.GET_ALL_CONSUMER_OFFSET,
+    RequestCode.GET_ALL_DELAY_OFFSET,
+    RequestCode.GET_ALL_CONSUMER_FILTER,
+    RequestCode.GET_ALL_TOPIC_DELETION,
+    RequestCode.GET_BROKER_RUNTIME_INFO,
+    RequestCode.GET_BROKER_CONFIG,
+    RequestCode.GET_REPLICATION_STATUS,
+}
+
+
+@pytest.mark.parametrize(("account", "served"), [(BOB, set()), (PEER, PEER_CODES)])
+async def test_every_code_is_closed_in_strict_mode(
+    strict: Guarded, account: str, served: set[RequestCode]
+) -> None:
+    """A new code must be refused to an account that may do nothing, or be added here."""
+    await strict.ask(send("P"), ADMIN)  # the message at offset 0
+    assembly = strict.broker._assembly
+    assert assembly is not None
+    found = set()
+    for route in assembly.routes:
+        body = FOREIGN_BODIES.get(route.code, b"")
+        answer = await strict.ask(
+            RemotingCommand(route.code, ext_fields=dict(FOREIGN), body=body), account
+        )
+        if not is_refused(answer):
+            found.add(route.code)
+    assert found == served
+    audited = {(line["account"], line["result"]) for line in strict.audit}
+    assert (account, "done") not in audited  # what peers repeat all the time is not logged
 
 
 async def test_look_ups_by_offset_check_the_message(strict: Guarded) -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from pyromq.broker.role import Role, RoleError
 from pyromq.broker.services.promotion import PromotedBroker, Promotion, master_role
+from pyromq.protocol.wire import acl
 from pyromq.protocol.wire.codes import RequestCode, ResponseCode
 from pyromq.protocol.wire.frame import RemotingCommand
 from pyromq.protocol.wire.promotion import PromotionReport
@@ -22,6 +23,7 @@ class OldMaster:
     """A broker that answers GET_BROKER_CONFIG."""
 
     def __init__(self) -> None:
+        self.signed_by: str | None = None
         self.settings = "brokerName=broker-a\nbrokerRole=ASYNC_MASTER\n"
         self.code = ResponseCode.SUCCESS
         self.silent = False
@@ -39,6 +41,7 @@ class OldMaster:
         return f"127.0.0.1:{self.server.port + 1}"
 
     def answer(self, _: object, request: RemotingCommand) -> RemotingCommand | None:
+        self.signed_by = request.ext_fields.get(acl.ACCESS_KEY)
         if self.silent:
             return None
         return request.answer(self.code, body=self.settings.encode())
@@ -70,6 +73,7 @@ class Replica:
                 become_master=self.become_master,
                 log_end=lambda: 1234,
                 tls=self.tls,
+                sign=acl.signer("peers_key", "peers_secret"),
             ),
             **{"master_timeout": DEADLINE, **options},
         )
@@ -178,6 +182,14 @@ async def test_the_answer_of_the_master_decides(
     report = await replica.promotion.promote(BrokerRole.ASYNC_MASTER)
 
     assert (report.promoted, report.checks[1].passed) == (passed, passed)
+
+
+async def test_the_master_is_asked_with_a_signature(master: OldMaster) -> None:
+    """One with access control would answer nobody else, and seem to be alive as a master."""
+    replica = Replica()
+    replica.masters = [master.address]
+    await replica.promotion.promote(BrokerRole.ASYNC_MASTER)
+    assert master.signed_by == "peers_key"
 
 
 async def test_a_live_connection_refuses_the_promotion() -> None:

@@ -36,7 +36,7 @@ class ConfigAdminHandlers:
     def routes(self) -> Routes:
         """Return the routes of the family."""
         return Routes(
-            Route(RequestCode.GET_BROKER_CONFIG, access.ADMIN, self.get_config),
+            Route(RequestCode.GET_BROKER_CONFIG, access.PEER, self.get_config),
             Route(RequestCode.UPDATE_BROKER_CONFIG, access.ADMIN, self.update_config),
         )
 

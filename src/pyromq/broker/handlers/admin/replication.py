@@ -29,7 +29,7 @@ class ReplicationAdminHandlers:
     def routes(self) -> Routes:
         """Return the routes of the family."""
         return Routes(
-            Route(RequestCode.GET_REPLICATION_STATUS, access.ADMIN, self.status, is_query=True)
+            Route(RequestCode.GET_REPLICATION_STATUS, access.PEER, self.status, is_query=True)
         )
 
     def status(self, _: ClientConnection, request: RemotingCommand) -> RemotingCommand:

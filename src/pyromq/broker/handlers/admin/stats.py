@@ -78,7 +78,7 @@ class StatsAdminHandlers:
         return Routes(
             Route(RequestCode.VIEW_BROKER_STATS_DATA, access.ADMIN, self.view_stats, is_query=True),
             Route(
-                RequestCode.GET_BROKER_RUNTIME_INFO, access.ADMIN, self.runtime_info, is_query=True
+                RequestCode.GET_BROKER_RUNTIME_INFO, access.PEER, self.runtime_info, is_query=True
             ),
         )
 

@@ -75,7 +75,7 @@ class TableHandlers:
     def routes(self) -> Routes:
         """Return the routes of the family."""
         return Routes(
-            *(Route(code, access.ADMIN, self.get_all, is_query=True) for code in self._tables)
+            *(Route(code, access.PEER, self.get_all, is_query=True) for code in self._tables)
         )
 
     async def get_all(self, _: ClientConnection, request: RemotingCommand) -> RemotingCommand:

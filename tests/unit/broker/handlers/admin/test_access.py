@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pyromq.broker.access_settings import AclMode
+from pyromq.acl.settings import AclMode
 from pyromq.broker.broker import Broker
 from pyromq.protocol.wire.codes import RequestCode, ResponseCode
 from pyromq.protocol.wire.frame import RemotingCommand
