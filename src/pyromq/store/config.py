@@ -24,7 +24,6 @@ from pyromq.protocol.message.units import CONSUME_QUEUE_ENTRY_SIZE
 from pyromq.store.raft_settings import RaftSettings
 from pyromq.store.replication_settings import BrokerRole as BrokerRole
 
-_QUEUES_ARE_FLUSHED = "each flushIntervalConsumeQueue flushes all new entries, for a fast recovery"
 _FEWER = "The answer carries fewer messages than requested."
 
 
@@ -251,7 +250,7 @@ class MessageStoreConfig(RaftSettings):
         2,
         "Skip a flush of a consume queue with fewer dirty pages (4 KiB) than this.",
         minimum=0,
-        ignored=_QUEUES_ARE_FLUSHED,
+        live=True,
     )
     flush_commit_log_thorough_interval: int = setting(
         "flushCommitLogThoroughInterval",
@@ -271,7 +270,7 @@ class MessageStoreConfig(RaftSettings):
         60_000,
         "Flush a consume queue after this many milliseconds, however few pages are dirty.",
         minimum=0,
-        ignored=_QUEUES_ARE_FLUSHED,
+        live=True,
     )
     max_transfer_bytes_on_message_in_memory: int = setting(
         "maxTransferBytesOnMessageInMemory",

@@ -87,8 +87,6 @@ NEXT_START: Final = frozenset(
         "destroyMapedFileIntervalForcibly",
         "endTransactionPoolQueueCapacity",
         "fastFailIfNoBufferInStorePool",
-        "flushConsumeQueueLeastPages",
-        "flushConsumeQueueThoroughInterval",
         "flushConsumerOffsetInterval",
         "flushDelayOffsetInterval",
         "flushDiskType",
