@@ -31,7 +31,6 @@ _LOGGING = "logging is configured on the command line (--log-dir, --log-level)"
 _NO_PUT_LOCK = "one thread appends to the log; there is no put lock"
 _LIGHT_QUEUES = "light message queues are not supported, so their consumers would get nothing"
 _ASYNC_DELIVERY = "delayed messages are delivered by one task per level, in order"
-_SLOW_CONSUMERS = "slow consumers are not disabled; watch their lag instead"
 
 
 def _ignored(reason: str, /, *, file_only: bool = False, **defaults: str | None) -> Table:
@@ -110,11 +109,6 @@ BROKER: Table = {
         commercialTimerCount="1",
         commercialTransCount="1",
     ),
-    **_ignored(
-        _SLOW_CONSUMERS,
-        consumerFallbehindThreshold=str(16 << 30),
-        disableConsumeIfConsumerReadSlowly="false",
-    ),
     **_ignored("statistics per queue are always kept", enableDetailStat="true"),
     **_ignored("pulled messages are always copied to memory first", transferMsgByHeap="true"),
     **_ignored(
@@ -135,12 +129,11 @@ BROKER: Table = {
 STORE: Table = {
     **_refused(_LIGHT_QUEUES, enableLmq="false", enableMultiDispatch="false"),
     **_ignored("there are no light message queues", maxLmqConsumeQueueNum="20000"),
-    **_ignored(_NO_PUT_LOCK, debugLockEnable="false", useReentrantLockWhenPutMessage="true"),
+    **_ignored(_NO_PUT_LOCK, useReentrantLockWhenPutMessage="true"),
     **_ignored(
         "recovery always dispatches every message of the log",
         duplicationEnable="false",
     ),
-    **_ignored("the bytes by which consumers lag are not recorded", diskFallRecorded="true"),
     **_ignored(
         "pages are locked in memory without writing to them (warmMapedFileEnable)",
         flushLeastPagesWhenWarmMapedFile="4096",

@@ -46,6 +46,7 @@ from pyromq.broker.services.registration import Registration
 from pyromq.broker.services.replication import BrokerReplication, remoting_master
 from pyromq.broker.services.stats import SAMPLE_SECONDS
 from pyromq.broker.services.transaction_check import TransactionCheck
+from pyromq.broker.services.upkeep.upkeep import Upkeep
 from pyromq.broker.state.tables import BrokerTables
 from pyromq.protocol.message.message_id import encode_host, format_address
 from pyromq.protocol.wire import acl
@@ -135,6 +136,7 @@ class Broker:
         self._ha_socket: socket.socket | None = None
         self._access_control: AccessControl | None = None
         self._periodic = PeriodicTasks()
+        self._upkeep: Upkeep | None = None
         #: Drops all connections after a failure.
         self._leaving: asyncio.Task[None] | None = None
         self._port = config.listen_port
@@ -198,6 +200,8 @@ class Broker:
     async def stop(self) -> None:
         """Unregister, answer requests in flight, then close store and tables."""
         await self._periodic.stop()
+        if self._upkeep is not None:
+            await asyncio.to_thread(self._upkeep.stop)
         if self._registration is not None:
             await self._registration.stop()
         assembly = self._assembly
@@ -450,6 +454,8 @@ class Broker:
 
     def _start_periodic_work(self, store: MessageStore, assembly: Assembly) -> None:
         self._tls.start()
+        self._upkeep = Upkeep(assembly.parts)
+        self._upkeep.start(self._periodic)
         start = self._periodic.start
         start(SAMPLE_SECONDS, assembly.parts.stats.sample)
         if self._access_control is not None:

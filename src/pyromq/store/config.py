@@ -375,6 +375,20 @@ class MessageStoreConfig(RaftSettings):
         bits=64,
         minimum=1,
     )
+    debug_lock_enable: bool = setting(
+        "debugLockEnable",
+        False,
+        "Write the stacks of all threads to `debug` in the store's directory if an append, or "
+        "anything else, holds the event loop for more than a second.",
+        live=True,
+    )
+    disk_fall_recorded: bool = setting(
+        "diskFallRecorded",
+        True,
+        "Record how far the pulls of each group are behind the end of the log "
+        "(GROUP_GET_FALL_SIZE, GROUP_GET_FALL_TIME).",
+        live=True,
+    )
     default_query_max_num: int = setting(
         "defaultQueryMaxNum",
         32,
