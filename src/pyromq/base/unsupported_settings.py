@@ -24,7 +24,6 @@ _NO_POOLS = "requests run on one event loop; there are no thread pools to size"
 _NO_NETTY = "it tunes Netty, which this server does not use"
 _NO_SEMAPHORES = "requests that the server itself sends are not counted by a semaphore"
 _OWN_CONNECTIONS = "buffers and idle time of connections to NameServers are fixed"
-_ADDRESS_SERVER = "NameServers come from namesrvAddr, not from an address server"
 _DEAD = "RocketMQ 4.9.7 does not use it either"
 _COMMERCIAL = "commercial statistics are not collected"
 _LOGGING = "logging is configured on the command line (--log-dir, --log-level)"
@@ -62,10 +61,6 @@ _SERVER: Table = {
 
 BROKER: Table = {
     **_SERVER,
-    **_refused(
-        "plug-ins of RocketMQ's store are Java classes; the store would run without them",
-        messageStorePlugIn="",
-    ),
     **_ignored(
         _NO_POOLS,
         adminBrokerThreadPoolNums="16",
@@ -93,13 +88,6 @@ BROKER: Table = {
         clientSocketRcvBufSize="0",
         clientSocketSndBufSize="0",
     ),
-    **_ignored(
-        _ADDRESS_SERVER,
-        file_only=True,
-        fetchNamesrvAddrByAddressServer="false",
-        rmqAddressServerDomain="",
-        rmqAddressServerSubGroup="",
-    ),
     **_ignored(_LOGGING, isolateLogEnable="false"),
     **_ignored(
         _COMMERCIAL,
@@ -111,12 +99,6 @@ BROKER: Table = {
     ),
     **_ignored("statistics per queue are always kept", enableDetailStat="true"),
     **_ignored("pulled messages are always copied to memory first", transferMsgByHeap="true"),
-    **_ignored(
-        "RocketMQ 4.9.7 does not start filter servers either; use SQL92 filters "
-        "(enablePropertyFilter)",
-        file_only=True,
-        filterServerNums="0",
-    ),
     **_ignored(
         _DEAD,
         channelNotActiveInterval="60000",

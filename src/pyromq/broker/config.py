@@ -80,7 +80,6 @@ def load_broker_properties(properties: Mapping[str, str]) -> BrokerProperties:
     warnings = setting_warnings(properties, (BrokerConfig, MessageStoreConfig), UNSUPPORTED)
     broker, _ = BrokerConfig.load(properties)
     store, _ = MessageStoreConfig.load(properties)
-    _refuse_misleading(properties, broker)
     _check_master_address(store)
     if store.enable_dleger_commit_log:
         # The group decides who is the master.
@@ -106,17 +105,6 @@ def load_broker_properties(properties: Mapping[str, str]) -> BrokerProperties:
             )
         store = dataclasses.replace(store, ha_listen_port=port)
     return BrokerProperties(broker, store, warnings)
-
-
-def _refuse_misleading(properties: Mapping[str, str], broker: BrokerConfig) -> None:
-    """Raise ConfigError for settings with which the broker would not do its job."""
-    fetches = BROKER["fetchNamesrvAddrByAddressServer"]
-    value = properties.get(fetches.key, "false")
-    if fetches.matters(value) and not broker.name_servers:
-        raise ConfigError(
-            f"{fetches.key}={shown(value)}: expected false and namesrvAddr; {fetches.reason}, so "
-            "the broker would register nowhere"
-        )
 
 
 def _check_master_address(store: MessageStoreConfig) -> None:
