@@ -47,7 +47,7 @@ pyromq standalone -c broker.properties    # the file is the broker's
 - A setting that would be dangerous to ignore is refused, with the reason: the start stops if it
   differs from RocketMQ's default.
 - `namesrvAddr` can also come from `-n` or from the `NAMESRV_ADDR` environment variable.
-  `fetchNamesrvAddrByAddressServer=true` without it is refused: the broker would register nowhere.
+  Without it, `fetchNamesrvAddrByAddressServer=true` asks an address server.
 - A master always has `brokerId=0`, and its replication port is `listenPort` + 1.
   `brokerRole=SLAVE` needs a `brokerId` above 0.
 - Paths can begin with `~`, `$HOME`, `${HOME}` or `${user.home}`.

@@ -78,7 +78,7 @@ SUB_PACKAGES: dict[str, tuple[str, ...]] = {
     "protocol": ("java", "message", "wire", "filter", "kernel"),
     "store": ("log", "queues", "index", "recovery", "offline"),
     "raft": ("network", "node", "offline"),
-    "broker": ("state", "services", "handlers", "handlers.admin"),
+    "broker": ("state", "services", "services.upkeep", "handlers", "handlers.admin"),
     "client": ("session", "producer", "consumer", "consumer.push", "consumer.lite_pull"),
     "spark": (
         "runtime",

@@ -36,6 +36,7 @@ SETTINGS = {
     "max_index_num": 256,
     "flush_interval_commit_log": 5,
     "flush_interval_consume_queue": 5,
+    "flush_consume_queue_least_pages": 0,
 }
 MESSAGES = 500
 

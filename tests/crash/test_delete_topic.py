@@ -27,6 +27,7 @@ ROUNDS = 100
 FLUSHED_SOON = {
     "flush_interval_commit_log": 5,
     "flush_interval_consume_queue": 10,
+    "flush_consume_queue_least_pages": 0,
     "flush_commit_log_least_pages": 0,
 }
 

@@ -29,6 +29,7 @@ SETTINGS = {
     "max_index_num": 128,
     "flush_interval_commit_log": 1,
     "flush_interval_consume_queue": 1,
+    "flush_consume_queue_least_pages": 0,
     "flush_commit_log_thorough_interval": 2,
     "max_msgs_num_batch": 1000,
 }

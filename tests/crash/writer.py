@@ -24,6 +24,7 @@ SETTINGS = {
     "max_index_num": 2048,
     "flush_interval_commit_log": 2,
     "flush_interval_consume_queue": 5,
+    "flush_consume_queue_least_pages": 0,
     "flush_commit_log_thorough_interval": 5,
 }
 #: With a transient store pool, whose buffers are used again and again.

@@ -24,14 +24,12 @@ _NO_POOLS = "requests run on one event loop; there are no thread pools to size"
 _NO_NETTY = "it tunes Netty, which this server does not use"
 _NO_SEMAPHORES = "requests that the server itself sends are not counted by a semaphore"
 _OWN_CONNECTIONS = "buffers and idle time of connections to NameServers are fixed"
-_ADDRESS_SERVER = "NameServers come from namesrvAddr, not from an address server"
 _DEAD = "RocketMQ 4.9.7 does not use it either"
 _COMMERCIAL = "commercial statistics are not collected"
 _LOGGING = "logging is configured on the command line (--log-dir, --log-level)"
 _NO_PUT_LOCK = "one thread appends to the log; there is no put lock"
 _LIGHT_QUEUES = "light message queues are not supported, so their consumers would get nothing"
 _ASYNC_DELIVERY = "delayed messages are delivered by one task per level, in order"
-_SLOW_CONSUMERS = "slow consumers are not disabled; watch their lag instead"
 
 
 def _ignored(reason: str, /, *, file_only: bool = False, **defaults: str | None) -> Table:
@@ -63,10 +61,6 @@ _SERVER: Table = {
 
 BROKER: Table = {
     **_SERVER,
-    **_refused(
-        "plug-ins of RocketMQ's store are Java classes; the store would run without them",
-        messageStorePlugIn="",
-    ),
     **_ignored(
         _NO_POOLS,
         adminBrokerThreadPoolNums="16",
@@ -94,13 +88,6 @@ BROKER: Table = {
         clientSocketRcvBufSize="0",
         clientSocketSndBufSize="0",
     ),
-    **_ignored(
-        _ADDRESS_SERVER,
-        file_only=True,
-        fetchNamesrvAddrByAddressServer="false",
-        rmqAddressServerDomain="",
-        rmqAddressServerSubGroup="",
-    ),
     **_ignored(_LOGGING, isolateLogEnable="false"),
     **_ignored(
         _COMMERCIAL,
@@ -110,19 +97,8 @@ BROKER: Table = {
         commercialTimerCount="1",
         commercialTransCount="1",
     ),
-    **_ignored(
-        _SLOW_CONSUMERS,
-        consumerFallbehindThreshold=str(16 << 30),
-        disableConsumeIfConsumerReadSlowly="false",
-    ),
     **_ignored("statistics per queue are always kept", enableDetailStat="true"),
     **_ignored("pulled messages are always copied to memory first", transferMsgByHeap="true"),
-    **_ignored(
-        "RocketMQ 4.9.7 does not start filter servers either; use SQL92 filters "
-        "(enablePropertyFilter)",
-        file_only=True,
-        filterServerNums="0",
-    ),
     **_ignored(
         _DEAD,
         channelNotActiveInterval="60000",
@@ -135,12 +111,11 @@ BROKER: Table = {
 STORE: Table = {
     **_refused(_LIGHT_QUEUES, enableLmq="false", enableMultiDispatch="false"),
     **_ignored("there are no light message queues", maxLmqConsumeQueueNum="20000"),
-    **_ignored(_NO_PUT_LOCK, debugLockEnable="false", useReentrantLockWhenPutMessage="true"),
+    **_ignored(_NO_PUT_LOCK, useReentrantLockWhenPutMessage="true"),
     **_ignored(
         "recovery always dispatches every message of the log",
         duplicationEnable="false",
     ),
-    **_ignored("the bytes by which consumers lag are not recorded", diskFallRecorded="true"),
     **_ignored(
         "pages are locked in memory without writing to them (warmMapedFileEnable)",
         flushLeastPagesWhenWarmMapedFile="4096",

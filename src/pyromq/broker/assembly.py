@@ -64,7 +64,7 @@ def assemble(parts: BrokerParts) -> Assembly:
     check = TransactionCheck(parts)
     heartbeat, send, pull = HeartbeatHandlers(parts), SendHandlers(parts), PullHandlers(parts)
     routes = build_routes([heartbeat, send, pull, *_families(parts, send, check)])
-    fast_failure = FastFailure(parts.config, parts.store.config, routes.pools)
+    fast_failure = FastFailure(parts.config, parts.store.config, routes.pools, parts.store.growth)
 
     def role_changed() -> None:
         # Forget what the hot paths and the compiled kernel know: the next requests are checked.

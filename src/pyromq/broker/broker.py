@@ -30,6 +30,7 @@ from pyromq.base.descriptors import descriptors_needed
 from pyromq.base.periodic import PeriodicTasks
 from pyromq.broker.assembly import Assembly, assemble
 from pyromq.broker.config import MASTER_ID, BrokerConfig
+from pyromq.broker.extensions import ExtensionError, StoreFactory, load_hooks, load_store_factory
 from pyromq.broker.hooks import Hooks
 from pyromq.broker.parts import build_parts
 from pyromq.broker.raft_log import node_settings, open_log
@@ -40,12 +41,14 @@ from pyromq.broker.services.delay import DelayService
 from pyromq.broker.services.flow_control import Lanes
 from pyromq.broker.services.long_poll import LongPoll
 from pyromq.broker.services.metadata_sync import MetadataSync
+from pyromq.broker.services.name_server_lookup import NameServerLookup
 from pyromq.broker.services.promotion import PromotedBroker, Promotion
 from pyromq.broker.services.raft import BrokerRaft
 from pyromq.broker.services.registration import Registration
 from pyromq.broker.services.replication import BrokerReplication, remoting_master
 from pyromq.broker.services.stats import SAMPLE_SECONDS
 from pyromq.broker.services.transaction_check import TransactionCheck
+from pyromq.broker.services.upkeep.upkeep import Upkeep
 from pyromq.broker.state.tables import BrokerTables
 from pyromq.protocol.message.message_id import encode_host, format_address
 from pyromq.protocol.wire import acl
@@ -54,8 +57,6 @@ from pyromq.remoting.limits import PeerLimits
 from pyromq.remoting.server import RemotingServer, bound_socket
 from pyromq.store.config import BrokerRole, MessageStoreConfig
 from pyromq.store.message_store import MessageStore
-from pyromq.store.queues.consume_queue import ConsumeQueue
-from pyromq.store.queues.extension import BitMapOf
 from pyromq.tls.server import ServerTls
 
 #: The fast port, where consumers never wait for sends, is this far below the main port.
@@ -69,11 +70,6 @@ _DRAIN_SECONDS: Final = 5.0
 _MAX_PORT_ATTEMPTS: Final = 50
 
 
-StoreFactory = Callable[
-    [MessageStoreConfig, bytes, Callable[[ConsumeQueue], None], BitMapOf | None], MessageStore
-]
-
-
 class Broker:
     """Stores messages and serves producers and consumers."""
 
@@ -83,7 +79,7 @@ class Broker:
         store_config: MessageStoreConfig,
         *,
         hooks: Hooks | None = None,
-        store_factory: StoreFactory = MessageStore,
+        store_factory: StoreFactory | None = None,
         config_file: Path | None = None,
         role_file: Path | None = None,
         on_failure: Callable[[str], None] | None = None,
@@ -91,6 +87,7 @@ class Broker:
     ) -> None:
         """`store_factory` builds the store; other engines must pass tests/contract.
 
+        Hooks and a store that the settings name are loaded at the start, unless they are given.
         `config_file` is the file that the settings were read from; changes are saved there. A
         change of the role goes to `role_file`, if given: brokers may share a `config_file`.
         `on_failure` gets the reason if the broker cannot do its job any more, and should stop it:
@@ -136,6 +133,7 @@ class Broker:
         self._ha_socket: socket.socket | None = None
         self._access_control: AccessControl | None = None
         self._periodic = PeriodicTasks()
+        self._upkeep: Upkeep | None = None
         #: Drops all connections after a failure.
         self._leaving: asyncio.Task[None] | None = None
         self._port = config.listen_port
@@ -163,9 +161,10 @@ class Broker:
     async def start(self) -> None:
         """Serve.
 
-        Raises OSError, StoreError, PersistenceError, TlsError or AclFileError if that is not
-        possible.
+        Raises OSError, StoreError, PersistenceError, TlsError, AclFileError or ExtensionError if
+        that is not possible.
         """
+        self._load_extensions()
         self._tls.load()
         self._access_control = self._build_access_control()
         record_address = await _resolve(self._config.broker_ip1)
@@ -189,6 +188,7 @@ class Broker:
         for server in self._servers:
             await server.start(assembly.service)
         self._role_switch.start()
+        await self._find_name_servers(registration)
         await registration.start()
         if self.replication is not None:
             await self.replication.start()
@@ -199,6 +199,8 @@ class Broker:
     async def stop(self) -> None:
         """Unregister, answer requests in flight, then close store and tables."""
         await self._periodic.stop()
+        if self._upkeep is not None:
+            await asyncio.to_thread(self._upkeep.stop)
         if self._registration is not None:
             await self._registration.stop()
         assembly = self._assembly
@@ -301,6 +303,21 @@ class Broker:
 
     # Start
 
+    def _load_extensions(self) -> None:
+        config = self._config
+        if self._hooks is None and config.broker_hooks:
+            self._hooks = load_hooks(config.broker_hooks)
+        if self._store_factory is not None:
+            return
+        self._store_factory = MessageStore
+        if config.message_store_plug_in:
+            if self._store_config.enable_dleger_commit_log:
+                raise ExtensionError(
+                    f"messageStorePlugIn={config.message_store_plug_in}: expected no value with "
+                    "enableDLegerCommitLog, because a raft group has a store of its own"
+                )
+            self._store_factory = load_store_factory(config.message_store_plug_in)
+
     def _bind(self) -> None:
         bound = _bind_ports(
             self._config,
@@ -336,6 +353,7 @@ class Broker:
         factory = self._store_factory
         if self._store_config.enable_dleger_commit_log:
             factory = partial(MessageStore, open_entries=partial(open_log, self._store_config))
+        assert factory is not None
         store = factory(self._store_config, store_host, self.long_poll.arrived, bit_map_of)
         store.start()
         # Only now: the store and tables of another running broker are not ours to close.
@@ -405,6 +423,13 @@ class Broker:
         else:
             self._leaving = asyncio.get_running_loop().create_task(self.cut_off())
 
+    async def _find_name_servers(self, registration: Registration) -> None:
+        config = self._config
+        if config.fetch_namesrv_addr_by_address_server and not config.name_servers:
+            lookup = NameServerLookup(config, registration)
+            await lookup.ask()
+            self._periodic.start(lookup.interval, lookup.ask, name="address server")
+
     def _build_registration(self) -> Registration:
         return Registration(
             self._config,
@@ -452,6 +477,8 @@ class Broker:
 
     def _start_periodic_work(self, store: MessageStore, assembly: Assembly) -> None:
         self._tls.start()
+        self._upkeep = Upkeep(assembly.parts)
+        self._upkeep.start(self._periodic)
         start = self._periodic.start
         start(SAMPLE_SECONDS, assembly.parts.stats.sample)
         if self._access_control is not None:

@@ -1,9 +1,9 @@
 """The broker's configuration: RocketMQ's BrokerConfig and the server part of its network keys.
 
 Defaults and units are RocketMQ 4.9.7's. Settings that RocketMQ does not have are inherited from
-`limit_settings`, `access_settings` and `replication_settings`; RocketMQ's keys without a field are
-listed in `base.unsupported_settings`. One file holds the keys of broker and store:
-`load_broker_properties` reads both and applies the rules that tie them together.
+`limit_settings`, `access_settings`, `replication_settings` and `upkeep_settings`; RocketMQ's keys
+without a field are listed in `base.unsupported_settings`. One file holds the keys of broker and
+store: `load_broker_properties` reads both and applies the rules that tie them together.
 
 Loaded at start-up by the command line. At run time only `services.live_config` changes a
 configuration, only its live settings, and only on the loop.
@@ -31,7 +31,7 @@ from pyromq.base.settings import (
     shown,
 )
 from pyromq.base.unsupported_settings import BROKER, STORE
-from pyromq.broker.replication_settings import ReplicationSettings
+from pyromq.broker.upkeep_settings import UpkeepSettings
 from pyromq.protocol.names import MAX_TOPIC_LENGTH, REPLY_TOPIC_SUFFIX, topic_fault
 from pyromq.remoting.address import AddressError, parse_address, parse_addresses
 from pyromq.remoting.socket_options import SocketSettings, check_water_marks
@@ -80,7 +80,6 @@ def load_broker_properties(properties: Mapping[str, str]) -> BrokerProperties:
     warnings = setting_warnings(properties, (BrokerConfig, MessageStoreConfig), UNSUPPORTED)
     broker, _ = BrokerConfig.load(properties)
     store, _ = MessageStoreConfig.load(properties)
-    _refuse_misleading(properties, broker)
     _check_master_address(store)
     if store.enable_dleger_commit_log:
         # The group decides who is the master.
@@ -106,17 +105,6 @@ def load_broker_properties(properties: Mapping[str, str]) -> BrokerProperties:
             )
         store = dataclasses.replace(store, ha_listen_port=port)
     return BrokerProperties(broker, store, warnings)
-
-
-def _refuse_misleading(properties: Mapping[str, str], broker: BrokerConfig) -> None:
-    """Raise ConfigError for settings with which the broker would not do its job."""
-    fetches = BROKER["fetchNamesrvAddrByAddressServer"]
-    value = properties.get(fetches.key, "false")
-    if fetches.matters(value) and not broker.name_servers:
-        raise ConfigError(
-            f"{fetches.key}={shown(value)}: expected false and namesrvAddr; {fetches.reason}, so "
-            "the broker would register nowhere"
-        )
 
 
 def _check_master_address(store: MessageStoreConfig) -> None:
@@ -160,7 +148,7 @@ def local_address() -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class BrokerConfig(ReplicationSettings):
+class BrokerConfig(UpkeepSettings):
     """Settings of the broker around its store."""
 
     bind_address: str = setting(

@@ -23,6 +23,8 @@ from pyromq.broker.services.long_poll import LongPoll
 from pyromq.broker.services.notices import GroupNotices
 from pyromq.broker.services.promotion import Promotion
 from pyromq.broker.services.stats import BrokerStats
+from pyromq.broker.services.upkeep.fall_behind import FallBehind
+from pyromq.broker.services.upkeep.water_marks import WaterMarks
 from pyromq.broker.state.tables import BrokerTables
 from pyromq.store.message_store import MessageStore
 
@@ -45,6 +47,8 @@ class BrokerParts:
     long_poll: LongPoll
     notices: GroupNotices
     stats: BrokerStats
+    fall_behind: FallBehind
+    water_marks: WaterMarks
     live_config: LiveConfig
     #: Tells the NameServers about the topics as they are now and saves them. Returns what a
     #: response must wait for, if anything.
@@ -92,6 +96,9 @@ def build_parts(  # noqa: PLR0913 - the inputs of the composition root
     `lanes` and `long_poll` exist before the store, which notifies `long_poll` of arrivals. Without
     `role`, the broker has the one of its settings.
     """
+    stats = BrokerStats(store.growth, config.broker_cluster_name)
+    fall_behind = FallBehind(store, clock)
+    stats.on_pulls.append(fall_behind.note)
     return BrokerParts(
         config=config,
         role=role or Role(store.config.broker_role, config.broker_id),
@@ -103,7 +110,9 @@ def build_parts(  # noqa: PLR0913 - the inputs of the composition root
         lanes=lanes,
         long_poll=long_poll,
         notices=GroupNotices(tables.consumers),
-        stats=BrokerStats(store.growth, config.broker_cluster_name),
+        stats=stats,
+        fall_behind=fall_behind,
+        water_marks=WaterMarks(lanes, store),
         live_config=LiveConfig(config, store.config, config_file, role_file=role_file),
         announce=announce,
         hooks=hooks or Hooks(),

@@ -14,6 +14,7 @@ from pyromq.acl.files import AclFileError
 from pyromq.base.settings import ConfigError
 from pyromq.broker.broker import Broker
 from pyromq.broker.config import BrokerProperties, format_broker_properties, load_broker_properties
+from pyromq.broker.extensions import ExtensionError
 from pyromq.broker.state.persistence import PersistenceError
 from pyromq.cli.lazy_group import LazyGroup
 from pyromq.cli.running import (
@@ -114,7 +115,7 @@ async def start_broker(
         "broker",
         server,
         other_port,
-        failures=(AclFileError, PersistenceError, StoreError, TlsError),
+        failures=(AclFileError, ExtensionError, PersistenceError, StoreError, TlsError),
     )
     line = (
         f"The broker[{loaded.broker.broker_name}, {server.address}] boot success. "

@@ -486,7 +486,7 @@ class Chunk:
                 self._on_arrival(queue)
         took = monotonic_ns() - begun
         if took >= SLOW_SEAL_NS:
-            self._growth.slow_seals.append(took // 1_000_000)
+            self._growth.slow_seal(took)
 
     def _write(self) -> None:
         """Append the gathered records to the log."""
@@ -521,8 +521,10 @@ class Chunk:
             if self._prefix and body_length + properties_length > _MAX_IN_ENTRY:
                 raise self._too_large()
             if self.position + size > self._limit:
+                begun = monotonic_ns()
                 self._write()  # the log may roll to the next segment
                 self.position, self._limit = self._log.make_room(size)
+                self._growth.room_made(monotonic_ns() - begun)
             return self.position
         except PutError:
             self._growth.refused_puts += 1

@@ -24,7 +24,6 @@ from pyromq.protocol.message.units import CONSUME_QUEUE_ENTRY_SIZE
 from pyromq.store.raft_settings import RaftSettings
 from pyromq.store.replication_settings import BrokerRole as BrokerRole
 
-_QUEUES_ARE_FLUSHED = "each flushIntervalConsumeQueue flushes all new entries, for a fast recovery"
 _FEWER = "The answer carries fewer messages than requested."
 
 
@@ -251,7 +250,7 @@ class MessageStoreConfig(RaftSettings):
         2,
         "Skip a flush of a consume queue with fewer dirty pages (4 KiB) than this.",
         minimum=0,
-        ignored=_QUEUES_ARE_FLUSHED,
+        live=True,
     )
     flush_commit_log_thorough_interval: int = setting(
         "flushCommitLogThoroughInterval",
@@ -271,7 +270,7 @@ class MessageStoreConfig(RaftSettings):
         60_000,
         "Flush a consume queue after this many milliseconds, however few pages are dirty.",
         minimum=0,
-        ignored=_QUEUES_ARE_FLUSHED,
+        live=True,
     )
     max_transfer_bytes_on_message_in_memory: int = setting(
         "maxTransferBytesOnMessageInMemory",
@@ -375,6 +374,20 @@ class MessageStoreConfig(RaftSettings):
         "Treat the page cache as busy after an append of more than this many milliseconds.",
         bits=64,
         minimum=1,
+    )
+    debug_lock_enable: bool = setting(
+        "debugLockEnable",
+        False,
+        "Write the stacks of all threads to `debug` in the store's directory if an append, or "
+        "anything else, holds the event loop for more than a second.",
+        live=True,
+    )
+    disk_fall_recorded: bool = setting(
+        "diskFallRecorded",
+        True,
+        "Record how far the pulls of each group are behind the end of the log "
+        "(GROUP_GET_FALL_SIZE, GROUP_GET_FALL_TIME).",
+        live=True,
     )
     default_query_max_num: int = setting(
         "defaultQueryMaxNum",

@@ -4,17 +4,21 @@ Commit log, ASYNC_FLUSH: every flushIntervalCommitLog if at least flushCommitLog
 dirty (without flushCommitLogTimed, within 10 ms of that), and everything every
 flushCommitLogThoroughInterval. SYNC_FLUSH: as soon as a chunk waits (`wait`). An fsync covers
 everything written before it starts, so chunks that arrive while one runs share the next: group
-commit. Consume queues: every flushIntervalConsumeQueue, each dirty queue. The checkpoint follows.
-The two have a thread each, so that no response waits for the fsyncs of consume queues.
+commit. Consume queues: every flushIntervalConsumeQueue, each queue with at least
+flushConsumeQueueLeastPages dirty pages, and all others every flushConsumeQueueThoroughInterval. The
+checkpoint follows as soon as no queue is left out. Log and queues have a thread each, so that no
+response waits for the fsyncs of consume queues.
 
 An fsync that could not start, because no descriptor or memory was free, is retried soon; waiters
 keep waiting until their timeout. A log whose fsync failed is never synced again: the kernel may
 have dropped pages it could not write, and a second fsync would not report that. Waiters fail,
 `on_failure` is called, and the flushed mark stays where it is until a restart.
 
-Queues arrive through `add` (a deque, safe between threads). A queue's `dirty` is
-cleared before its fsync, and the loop writes before it reads `dirty`, so a write is either part of
-this fsync or marks the queue again. `wait` runs on the loop.
+Queues arrive through `add` (a deque, safe between threads). A queue's `dirty` is cleared before its
+fsync, and the loop writes before it reads `dirty`, so a write is either part of this fsync or marks
+the queue again. A queue with too few dirty pages is put off: `_deferred` holds it until it is added
+again or a thorough flush is due, so a round examines only queues written since the last one.
+`wait` runs on the loop.
 """
 
 from __future__ import annotations
@@ -38,6 +42,8 @@ from pyromq.store.queues.consume_queue import ConsumeQueue
 logger = logging.getLogger(__name__)
 
 _PAGE: Final = 4096
+#: A flush that takes longer is logged, as in RocketMQ.
+SLOW_FLUSH_MS: Final = 500
 #: Interval of the checks for dirty pages without flushCommitLogTimed.
 _UNTIMED_SECONDS: Final = 0.01
 #: Delay before a retry if no descriptor was free.
@@ -60,6 +66,8 @@ class FlushService:
         self._index = index
         self._checkpoint = checkpoint
         self._dirty: deque[ConsumeQueue] = deque()
+        #: Queues with too few dirty pages, in the order of their first deferral.
+        self._deferred: dict[ConsumeQueue, None] = {}
         self._on_failure = on_failure
         self._wake = threading.Event()
         self._stopping = False
@@ -68,12 +76,12 @@ class FlushService:
         self._stop = threading.Event()
         self._waiters = OffsetWaiters(lambda: log.watermarks.flushed, AckOutcome.FLUSH_TIMED_OUT)
         self._threads: list[threading.Thread] = []
-        self._last_thorough_flush = 0.0
+        self._last_thorough_flush = self._last_thorough_queue_flush = 0.0
         self.add = self._dirty.append
 
     def start(self) -> None:
         """Start the threads."""
-        self._last_thorough_flush = time.monotonic()
+        self._last_thorough_flush = self._last_thorough_queue_flush = time.monotonic()
         self._threads = [
             threading.Thread(target=self._run_log, name="pyromq-flush", daemon=True),
             threading.Thread(target=self._run_queues, name="pyromq-flush-queues", daemon=True),
@@ -120,7 +128,7 @@ class FlushService:
             except ShortageError:  # `descriptors` has logged it
                 must_retry = True
             except OSError as error:
-                logger.error("flush of %s failed: %s", error.filename or "the log", error)
+                logger.error("flush of %s failed: %s", error.filename or "the commit log", error)
             self._waiters.notify_from_thread()
             # After the waiters are notified: the next fsync may wait for this, no response does.
             self._log.release_old_pages()
@@ -144,18 +152,33 @@ class FlushService:
             if self._stop.wait(min(interval, _RETRY_SECONDS) if must_retry else interval):
                 return
             try:
-                self._flush_queues()
+                self._flush_queues(thorough=self._is_thorough_due())
                 self._save_checkpoint()
                 must_retry = False
                 top_up()
             except ShortageError:
                 must_retry = True
             except OSError as error:
-                logger.error("flush of %s failed: %s", error.filename or "the queues", error)
+                logger.error(
+                    "flush of %s failed, retrying in %g s: %s; check the disk",
+                    error.filename or "the consume queues",
+                    interval,
+                    error,
+                )
+
+    def _is_thorough_due(self) -> bool:
+        """Whether this round flushes queues with few dirty pages as well."""
+        now = time.monotonic()
+        interval = self._config.flush_consume_queue_thorough_interval / 1000
+        if now - self._last_thorough_queue_flush < interval:
+            return False
+        self._last_thorough_queue_flush = now
+        return True
 
     def _flush_log(self) -> None:
         if self._failed:
             return
+        begun = time.monotonic()
         try:
             self._log.flush()
         except ShortageError:
@@ -169,15 +192,26 @@ class FlushService:
             if self._on_failure is not None:
                 self._on_failure(f"commit log flush failed: {error}")
             raise
+        _report_slow("commit log", begun)
         self._checkpoint.log_timestamp = self._log.watermarks.flushed_timestamp or (
             self._checkpoint.log_timestamp
         )
 
-    def _flush_queues(self) -> None:
+    def _flush_queues(self, *, thorough: bool = True) -> None:
+        """Fsync the dirty queues; unless `thorough`, put off those with too few dirty pages."""
         timestamp = self._log.watermarks.written_timestamp
+        begun = time.monotonic()
+        least_pages = 0 if thorough else self._config.flush_consume_queue_least_pages
+        if thorough:
+            self._dirty.extend(self._deferred)
+            self._deferred.clear()
         for _ in range(len(self._dirty)):
             queue = self._dirty.popleft()
             queue.dirty = False
+            if queue.dirty_pages < least_pages:
+                self._deferred[queue] = None
+                continue
+            self._deferred.pop(queue, None)
             try:
                 queue.sync()
             except (FileNotFoundError, ValueError):
@@ -187,7 +221,8 @@ class FlushService:
                 queue.dirty = True
                 self._dirty.append(queue)
                 raise
-        if timestamp:
+        _report_slow("consume queues", begun)
+        if timestamp and not self._deferred:
             self._checkpoint.queue_timestamp = timestamp
 
     def _save_checkpoint(self) -> None:
@@ -195,3 +230,14 @@ class FlushService:
             self._checkpoint.index_timestamp, self._index.synced_timestamp
         )
         self._checkpoint.save()
+
+
+def _report_slow(what: str, begun: float) -> None:
+    milliseconds = (time.monotonic() - begun) * 1000
+    if milliseconds > SLOW_FLUSH_MS:
+        logger.warning(
+            "flush of the %s took %.0f ms, expected at most %d ms: check the disk's latency",
+            what,
+            milliseconds,
+            SLOW_FLUSH_MS,
+        )

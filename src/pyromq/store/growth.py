@@ -10,12 +10,19 @@ Invariants
    one is added again by its next seal.
 3. Entries that exist when the store starts are not counted (`skip_all`).
 
+The chunk also reports here how long slow appends took, and how long it took to make room for a
+record (`slow_seal`, `room_made`): for the statistics, the log, and the flow control, which refuses
+sends that waited for a busy page cache.
+
 Runs on the loop's thread; the broker's statistics call `take`.
 """
 
 from __future__ import annotations
 
+import logging
+import math
 from collections.abc import Iterable, Iterator
+from time import monotonic
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -24,12 +31,16 @@ from pyromq.protocol.message.unit_arrays import CONSUME_QUEUE_DTYPE
 from pyromq.protocol.message.units import CONSUME_QUEUE_ENTRY_SIZE
 from pyromq.store.queues.consume_queue import ConsumeQueue, split_entries
 
+logger = logging.getLogger(__name__)
+
 #: Entries counted per step of `take`.
 _MAX_COUNTED: Final = 16 * 1024
 #: Up to this many entries, plain Python beats numpy's fixed costs.
 _MAX_PLAIN: Final = 64
 #: A seal that takes this long counts as slow.
 SLOW_SEAL_NS: Final = 1_000_000
+#: An append that takes longer is logged, as in RocketMQ.
+SLOW_APPEND_MS: Final = 500
 
 
 class QueueGrowth(NamedTuple):
@@ -45,13 +56,42 @@ class QueueGrowth(NamedTuple):
 class Growth:
     """Queues that may have grown, slow seals, and refused puts."""
 
-    def __init__(self) -> None:
+    def __init__(self, page_cache_busy_ms: int = 1000) -> None:
+        """`page_cache_busy_ms` is osPageCacheBusyTimeOutMills."""
+        self._page_cache_busy_ms = page_cache_busy_ms
+        #: When room was made the last time that took longer than that (`time.monotonic`).
+        self.busy_until = -math.inf
         self._grown: set[ConsumeQueue] = set()
         #: Durations of slow seals (ms); the statistics take and reset them.
         self.slow_seals: list[int] = []
         #: Puts that were refused, for lack of room or because they were too large.
         self.refused_puts = 0
         self.add = self._grown.add
+
+    def slow_seal(self, nanoseconds: int) -> None:
+        """Note a seal that took at least SLOW_SEAL_NS."""
+        milliseconds = nanoseconds // 1_000_000
+        self.slow_seals.append(milliseconds)
+        if milliseconds > SLOW_APPEND_MS:
+            logger.warning(
+                "append of a chunk took %d ms, expected at most %d ms: check the disk's latency "
+                "and the machine's free memory",
+                milliseconds,
+                SLOW_APPEND_MS,
+            )
+
+    def room_made(self, nanoseconds: int) -> None:
+        """Note how long it took to reserve room in the log, or to begin a segment."""
+        milliseconds = nanoseconds // 1_000_000
+        if milliseconds:
+            self.slow_seals.append(milliseconds)
+        if milliseconds > self._page_cache_busy_ms:
+            self.busy_until = monotonic()
+        if milliseconds > min(SLOW_APPEND_MS, self._page_cache_busy_ms):
+            logger.warning(
+                "making room in the log took %d ms: check the disk's latency and its free space",
+                milliseconds,
+            )
 
     def __len__(self) -> int:
         """Return the number of queues that may have grown."""

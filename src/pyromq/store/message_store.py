@@ -33,6 +33,7 @@ from pyromq.store.growth import Growth
 from pyromq.store.index.index import KeyIndex
 from pyromq.store.index.lane import IndexLane
 from pyromq.store.lock import lock_store, mark_running, unlock_store
+from pyromq.store.log import self_check
 from pyromq.store.log.agreed_log import AgreedLog, EntryLog
 from pyromq.store.log.checkpoint import Checkpoint
 from pyromq.store.log.commit import CommitService
@@ -115,7 +116,7 @@ class MessageStore:
         )
         self._flush = FlushService(config, self._log, self._index, self._checkpoint, self._fail)
         #: Growth of the queues, for statistics.
-        self.growth = Growth()
+        self.growth = Growth(config.os_page_cache_busy_time_out_mills)
         self._chunk = Chunk(
             config, self._log, store_host, self._flush, self.growth, self._refusal, on_arrival
         )
@@ -288,6 +289,11 @@ class MessageStore:
     def queues(self) -> Iterator[ConsumeQueue]:
         """Iterate over a snapshot of all consume queues."""
         return iter(list(self._queues.values()))
+
+    def self_check(self) -> Callable[[], list[str]]:
+        """Return a function that finds faults of the store's files, for any thread."""
+        streams = [self._log.segments, *(queue.segments for queue in self._queues.values())]
+        return partial(self_check.faults, streams)
 
     @property
     def queue_count(self) -> int:

@@ -8,7 +8,6 @@ from pyromq.base.unsupported_settings import BROKER, NAMESERVER, STORE
 REFUSED = {
     "enableLmq": "true",
     "enableMultiDispatch": "true",
-    "messageStorePlugIn": "a.b.Plugin",
 }
 
 
@@ -35,8 +34,7 @@ def test_keys_are_their_own() -> None:
         assert all(item.key == key for key, item in table.items())
 
 
-def test_settings_that_harm_a_java_broker_are_changed_in_the_file_only() -> None:
-    """RocketMQ's broker, started with the same file, would run a command or lose its store."""
-    for key in ("filterServerNums", "messageStorePlugIn"):
+def test_refused_settings_are_changed_in_the_file_only() -> None:
+    for key in REFUSED:
         assert {**BROKER, **STORE}[key].file_only
     assert not BROKER["sendMessageThreadPoolNums"].file_only

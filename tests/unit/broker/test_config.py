@@ -43,6 +43,9 @@ serverChannelMaxIdleTimeSeconds=120
 serverSocketSndBufSize=0
 serverSocketRcvBufSize=0 writeBufferHighWaterMark=0 writeBufferLowWaterMark=0
 serverSocketBacklog=1024
+fetchNamesrvAddrByAddressServer=false rmqAddressServerDomain=jmenv.tbsite.net
+rmqAddressServerSubGroup=nsaddr messageStorePlugIn= filterServerNums=0
+disableConsumeIfConsumerReadSlowly=false consumerFallbehindThreshold=17179869184
 aclEnable=false rocketmqHome=
 """
 
@@ -82,9 +85,9 @@ def test_defaults_are_those_of_rocketmq(monkeypatch: pytest.MonkeyPatch) -> None
     java = {pair.split("=")[0] for pair in JAVA_DEFAULTS.split()}
     lines = [line for line in format_settings(config).split() if line.split("=")[0] in java]
     assert lines == JAVA_DEFAULTS.split()
-    # Every setting that RocketMQ does not have is a limit, or about replication, access or TLS.
+    # Every setting that RocketMQ does not have is a limit, or about one of these subjects.
     ours = [item for item in settings_of(BrokerConfig) if item.key not in java]
-    about = ("replication", "acl", "auditLog", "tls.", "useTLS")
+    about = ("replication", "acl", "auditLog", "tls.", "useTLS", "brokerHooks", "loopHang")
     assert all(item.limit or item.key.startswith(about) for item in ours)
     important = format_settings(config, only_important=True)
     assert [line.split("=")[0] for line in important.split()] == JAVA_IMPORTANT.split()
@@ -207,23 +210,6 @@ def test_the_address_of_the_master_has_a_port(address: str) -> None:
     assert load_broker_properties({"haMasterAddress": "a.example:10912"}).warnings == []
 
 
-def test_an_address_server_does_not_replace_namesrv_addr(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.delenv("NAMESRV_ADDR", raising=False)
-    fetching = {"fetchNamesrvAddrByAddressServer": "true"}
-    with pytest.raises(ConfigError, match=r"^fetchNamesrvAddrByAddressServer=true: .*nowhere"):
-        load_broker_properties(fetching)
-    loaded = load_broker_properties({**fetching, "namesrvAddr": "10.0.0.1:9876"})
-    assert loaded.warnings == [
-        (
-            "fetchNamesrvAddrByAddressServer=true has no effect: NameServers come from "
-            "namesrvAddr, not from an address server"
-        )
-    ]
-    assert load_broker_properties({"fetchNamesrvAddrByAddressServer": "false"}).warnings == []
-
-
 @pytest.mark.parametrize(
     ("key", "value"),
     [
@@ -235,7 +221,6 @@ def test_an_address_server_does_not_replace_namesrv_addr(
         ("aclEnable", "true"),
         ("useTLS", "yes"),
         ("tls.server.mode", "on"),
-        ("messageStorePlugIn", "a.b.Plugin"),
         ("enableLmq", "true"),
         ("autoCreateTopicEnable", "1"),
     ],

@@ -35,7 +35,8 @@ haListenPort=10912 haSendHeartbeatInterval=5000 haHousekeepingInterval=20000
 haTransferBatchSize=32768 haMasterAddress= haSlaveFallbehindMax=268435456
 brokerRole=ASYNC_MASTER flushDiskType=ASYNC_FLUSH syncFlushTimeout=5000 slaveTimeout=3000
 flushDelayOffsetInterval=10000 cleanFileForciblyEnable=true offsetCheckInSlave=false
-osPageCacheBusyTimeOutMills=1000 defaultQueryMaxNum=32 transientStorePoolEnable=false
+osPageCacheBusyTimeOutMills=1000 debugLockEnable=false diskFallRecorded=true
+defaultQueryMaxNum=32 transientStorePoolEnable=false
 transientStorePoolSize=5 fastFailIfNoBufferInStorePool=false warmMapedFileEnable=false
 enableDLegerCommitLog=false dLegerGroup= dLegerPeers= dLegerSelfId= preferredLeaderId=
 isEnableBatchPush=false storePathDLedgerCommitLog=

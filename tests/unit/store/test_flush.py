@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 
-from pyromq.protocol.message.units import CHECKPOINT
+from pyromq.protocol.message.units import CHECKPOINT, CONSUME_QUEUE_ENTRY_SIZE
+from pyromq.store import flush
 from pyromq.store.acknowledgement import AckOutcome
 from pyromq.store.config import FlushDiskType
 from pyromq.store.log.mapped_file import MappedFile
@@ -27,6 +28,7 @@ FAST = {
     "flush_interval_commit_log": 1,
     "flush_interval_consume_queue": 1,
     "flush_commit_log_thorough_interval": 1,
+    "flush_consume_queue_least_pages": 0,
 }
 #: No flush of its own within any test.
 NEVER = {
@@ -111,7 +113,9 @@ async def test_no_response_waits_for_the_fsync_of_a_queue(
 
     monkeypatch.setattr(ConsumeQueue, "sync", slow_sync)
     store = opened(
-        **(NEVER | {"flush_interval_consume_queue": 1}), flush_disk_type=FlushDiskType.SYNC_FLUSH
+        **(NEVER | {"flush_interval_consume_queue": 1}),
+        flush_consume_queue_least_pages=0,
+        flush_disk_type=FlushDiskType.SYNC_FLUSH,
     )
     try:
         put(store)
@@ -123,6 +127,100 @@ async def test_no_response_waits_for_the_fsync_of_a_queue(
         assert await waiter is AckOutcome.STORED
     finally:
         may_end.set()
+
+
+#: Entries that fill a page of a consume queue.
+PAGE_OF_ENTRIES = -(-4096 // CONSUME_QUEUE_ENTRY_SIZE)
+
+
+def fill_page(store: MessageStore, queue_id: int = 0) -> None:
+    for _ in range(PAGE_OF_ENTRIES):
+        put(store, queue_id=queue_id)
+    store.seal()
+
+
+def synced_queues(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    synced: list[int] = []
+    sync = ConsumeQueue.sync
+
+    def noted(self: ConsumeQueue) -> None:
+        synced.append(self.queue_id)
+        sync(self)
+
+    monkeypatch.setattr(ConsumeQueue, "sync", noted)
+    return synced
+
+
+def test_queues_with_few_dirty_pages_wait_for_the_thorough_flush(
+    opened: Opener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = opened(**NEVER, flush_consume_queue_least_pages=2)
+    synced = synced_queues(monkeypatch)
+    for queue_id in (0, 1):
+        fill_page(store, queue_id)
+    fill_page(store, 1)
+    store._flush._flush_queues(thorough=False)
+    assert synced == [1]
+    assert store._checkpoint.queue_timestamp == 0  # queue 0 is not on disk
+    store._flush._flush_queues(thorough=False)
+    assert synced == [1]  # neither was written to since
+    fill_page(store, 0)
+    store._flush._flush_queues(thorough=False)
+    assert synced == [1, 0]
+    assert store._checkpoint.queue_timestamp > 0
+
+
+def test_a_thorough_flush_syncs_the_queues_that_were_put_off(
+    opened: Opener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = opened(**NEVER)
+    synced = synced_queues(monkeypatch)
+    put(store)
+    store.seal()
+    store._flush._flush_queues(thorough=False)
+    assert synced == []
+    store._flush._flush_queues()
+    assert synced == [0]
+    store._flush._flush_queues()
+    assert synced == [0]
+    assert store._checkpoint.queue_timestamp > 0
+
+
+def test_the_thorough_interval_of_the_queues_is_their_own(opened: Opener) -> None:
+    store = opened(**(FAST | {"flush_consume_queue_least_pages": 1000}))
+    put(store)
+    store.seal()
+    wait_until(lambda: flushed(store))
+    wait_until(lambda: store.queue(TOPIC, 0) in store._flush._deferred)
+    assert store._checkpoint.queue_timestamp == 0
+    object.__setattr__(store.config, "flush_consume_queue_thorough_interval", 1)  # live
+    wait_until(lambda: store._checkpoint.queue_timestamp > 0)
+
+
+def test_pages_are_counted_from_the_last_sync(opened: Opener) -> None:
+    store = opened(**NEVER)
+    queue = store.queue(TOPIC, 0)
+    fill_page(store)
+    assert queue.dirty_pages == 1
+    queue.sync()
+    assert queue.dirty_pages == 0
+    fill_page(store)
+    assert queue.dirty_pages == 1
+    queue.truncate(0)
+    assert (queue.dirty_pages, queue.synced_to) == (0, 0)
+
+
+def test_a_slow_flush_is_reported(
+    opened: Opener, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(flush, "SLOW_FLUSH_MS", -1)
+    store = opened(**NEVER)
+    put(store)
+    store.seal()
+    store._flush._flush_log()
+    store._flush._flush_queues()
+    assert "flush of the commit log took" in caplog.text
+    assert "flush of the consume queues took" in caplog.text
 
 
 def test_an_idle_store_says_nothing_new(opened: Opener) -> None:

@@ -1,13 +1,16 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
+import math
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from pyromq.protocol.message.message_id import encode_host
-from pyromq.store import growth
+from pyromq.store import chunk, growth
 from pyromq.store.config import MessageStoreConfig
 from pyromq.store.growth import QueueGrowth
 from pyromq.store.message_store import MessageStore
@@ -114,6 +117,8 @@ def test_a_topic_that_is_deleted_and_made_again(store: MessageStore) -> None:
 
 
 def test_only_slow_seals_are_kept(store: MessageStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    put(store, "T", b"makes room")
+    store.growth.slow_seals.clear()
     now = iter([0, growth.SLOW_SEAL_NS - 1, 5_000_000, 17_900_000])
     monkeypatch.setattr("pyromq.store.chunk.monotonic_ns", lambda: next(now))
 
@@ -159,3 +164,35 @@ def test_very_many_messages_come_in_parts(
     again = put(store, "T", *[b"x"] * 10)
     assert again == size
     assert [part.messages for part in store.growth.take()] == [4, 4, 2]
+
+
+def test_slow_appends_are_logged_and_counted(caplog: pytest.LogCaptureFixture) -> None:
+    growing = growth.Growth()
+    growing.slow_seal(3_000_000)
+    assert caplog.text == ""
+    growing.slow_seal(501_000_000)
+    assert "append of a chunk took 501 ms, expected at most 500 ms" in caplog.text
+    assert growing.slow_seals == [3, 501]
+
+
+def test_room_that_took_long_makes_the_page_cache_busy(caplog: pytest.LogCaptureFixture) -> None:
+    growing = growth.Growth(page_cache_busy_ms=1000)
+    growing.room_made(900_000)
+    assert growing.slow_seals == []
+    growing.room_made(1_000_000_000)
+    assert growing.busy_until == -math.inf
+    assert "making room in the log took 1000 ms" in caplog.text
+    before = time.monotonic()
+    growing.room_made(1_001_000_000)
+    assert before <= growing.busy_until <= time.monotonic()
+    assert growing.slow_seals == [1000, 1001]
+
+
+def test_a_new_segment_that_takes_long_is_noticed(
+    store: MessageStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Through the store: a put that rolls to the next segment, on a slow disk."""
+    clock = itertools.count(0, 1_100_000_000)
+    monkeypatch.setattr(chunk, "monotonic_ns", lambda: next(clock))
+    put(store, "T", b"one")
+    assert store.growth.busy_until > 0

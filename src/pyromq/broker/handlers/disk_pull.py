@@ -23,6 +23,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable
+from time import perf_counter
 from typing import Final
 
 from pyromq.broker.handlers.pull_plans import Pull
@@ -96,7 +97,16 @@ class DiskPulls:
 class DiskPull(DelayedPull):
     """A pull that waits for the disk."""
 
-    __slots__ = ("_frame", "_has_bulk_slot", "_pull", "_pulls", "_read", "_reads", "_serving")
+    __slots__ = (
+        "_begun",
+        "_frame",
+        "_has_bulk_slot",
+        "_pull",
+        "_pulls",
+        "_read",
+        "_reads",
+        "_serving",
+    )
 
     _read: asyncio.Future[BulkRecords | None]
 
@@ -108,6 +118,7 @@ class DiskPull(DelayedPull):
         self._serving = pulls.serving
         self._frame = frame
         self._pull = pull
+        self._begun = perf_counter()
         #: Reads of pages so far.
         self._reads = 0
         self._has_bulk_slot = False
@@ -160,6 +171,7 @@ class DiskPull(DelayedPull):
         except (RequestError, ValueError) as error:
             responses = [refusal(self._frame, error)]
         if responses:
+            self._serving.took(perf_counter() - self._begun)
             self.connection.write_parts(responses)
         return is_complete
 

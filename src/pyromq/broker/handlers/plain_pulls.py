@@ -13,6 +13,7 @@ Used by `handlers.pull` if the kernel is there. On the loop.
 from __future__ import annotations
 
 import struct
+from time import perf_counter
 from types import ModuleType
 from typing import Final
 
@@ -111,13 +112,21 @@ class PlainPulls:
                     chunk = chunk[:end]
         # A client that pulls much at once must read the first responses before it gets others.
         room = MAX_UNSENT - sum(map(len, answers)) if answers else MAX_UNSENT
+        before, begun = len(answers), perf_counter()
         taken: int = self._run(chunk, position, connection, answers, room)
+        took = perf_counter() - begun
+        if took >= 0.001:
+            # The chunk's pulls share the time: usually one of them met pages that were not there.
+            each = int(took * 1000 / max(1, len(answers) - before))
+            self._stats.slowest_get = max(self._stats.slowest_get, each)
         return taken
 
     def count(self) -> None:
         """Add the pulls served since the last call to the statistics."""
-        for plan, messages, size, pulls in self._pulls.take_counts():
-            self._stats.pulled(plan.group, plan.topic, plan.queue_id, messages, size, pulls)
+        for plan, messages, size, pulls, next_offset in self._pulls.take_counts():
+            self._stats.pulled(
+                plan.group, plan.topic, plan.queue_id, messages, size, pulls, next_offset
+            )
 
     def _commit(self, connection: Connection, plan: PullPlan, offset: int) -> None:
         self._offsets.commit(

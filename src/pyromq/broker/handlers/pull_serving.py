@@ -97,6 +97,7 @@ class PullServing:
         With `may_wait` the result may be NOT_IN_MEMORY: a thread has to read from disk first.
         """
         plan = pull.plan
+        begun = perf_counter()
         if plan.max_bytes > 0 or plan.reads_records:
             result = self._get_filtered(pull, offset, may_wait=may_wait)
         else:
@@ -110,7 +111,14 @@ class PullServing:
             )
         if not result.count and result.status in _FAULTS and not self._corrects_offsets:
             result.next_offset = offset
+        self.took(perf_counter() - begun)
         return result
+
+    def took(self, seconds: float) -> None:
+        """Note how long a get took."""
+        milliseconds = int(seconds * 1000)
+        if milliseconds > self.stats.slowest_get:
+            self.stats.slowest_get = milliseconds
 
     @property
     def _corrects_offsets(self) -> bool:
@@ -158,7 +166,14 @@ class PullServing:
         """Append the response to a pull."""
         plan = pull.plan
         if code is ResponseCode.SUCCESS:
-            self.stats.pulled(plan.group, plan.topic, plan.queue_id, result.count, result.size)
+            self.stats.pulled(
+                plan.group,
+                plan.topic,
+                plan.queue_id,
+                result.count,
+                result.size,
+                next_offset=result.next_offset,
+            )
             if self._on_found is not None:
                 self._on_found(plan.group, plan.topic, plan.queue_id, result)
         else:

@@ -43,6 +43,7 @@ from pyromq.remoting.connection import Connection, Handler, HotHandler
 from pyromq.remoting.runs import wants_answer
 from pyromq.remoting.service import Result
 from pyromq.store.config import MessageStoreConfig
+from pyromq.store.growth import Growth
 
 logger = logging.getLogger(__name__)
 
@@ -330,9 +331,17 @@ class FastFailure:
     """
 
     def __init__(
-        self, config: BrokerConfig, store_config: MessageStoreConfig, pools: Mapping[int, Pool]
+        self,
+        config: BrokerConfig,
+        store_config: MessageStoreConfig,
+        pools: Mapping[int, Pool],
+        growth: Growth | None = None,
     ) -> None:
-        """`pools` names the pool of each request code that has one."""
+        """`pools` names the pool of each request code that has one.
+
+        `growth` tells when it last took long to make room in the log.
+        """
+        self._growth = Growth() if growth is None else growth
         self._pools = pools
         self._page_cache_limit = store_config.os_page_cache_busy_time_out_mills / 1000
         #: Refusals since the last log line.
@@ -367,7 +376,12 @@ class FastFailure:
             ended = monotonic()
             if ended - began > limit:
                 self._busy_until = ended
-                logger.warning("page cache is busy: an append took %.1f s", ended - began)
+                logger.warning(
+                    "page cache is busy: an append took %.1f s, limit %g s; sends that waited are "
+                    "refused",
+                    ended - began,
+                    limit,
+                )
             return outcome
 
         return timed_end_chunk
@@ -388,7 +402,9 @@ class FastFailure:
         return refusal
 
     def _refusal_of(self, code: int, waited: float, queue_size: int) -> RequestError | None:
-        if self._pools.get(code) is Pool.SEND and self._busy_until >= monotonic() - waited:
+        if self._pools.get(code) is Pool.SEND and (
+            max(self._busy_until, self._growth.busy_until) >= monotonic() - waited
+        ):
             if not self._enabled:
                 return RequestError(ResponseCode.SYSTEM_BUSY, REJECT_REQUEST)
             return _refusal("PCBUSY_CLEAN_QUEUE", _milliseconds(waited), queue_size)

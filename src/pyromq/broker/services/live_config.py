@@ -62,12 +62,8 @@ from pyromq.protocol.java.properties import (
 from pyromq.protocol.wire.bodies import DataVersion
 from pyromq.store.config import BrokerRole, MessageStoreConfig
 
-#: Keys without effect that RocketMQ's tools read: `mqadmin exportConfigs` fails without the first
-#: one, `exportMetrics` takes the other one for the number of processors.
-_FOR_TOOLS: Final = {
-    "filterServerNums": "0",
-    "clientCallbackExecutorThreads": str(os.cpu_count() or 1),
-}
+#: A key without effect that `mqadmin exportMetrics` takes for the number of processors.
+_FOR_TOOLS: Final = {"clientCallbackExecutorThreads": str(os.cpu_count() or 1)}
 #: Settings that may be changed over the wire and count from the next start: with any legal value
 #: the broker starts, under its name and with its messages.
 NEXT_START: Final = frozenset(
@@ -87,8 +83,6 @@ NEXT_START: Final = frozenset(
         "destroyMapedFileIntervalForcibly",
         "endTransactionPoolQueueCapacity",
         "fastFailIfNoBufferInStorePool",
-        "flushConsumeQueueLeastPages",
-        "flushConsumeQueueThoroughInterval",
         "flushConsumerOffsetInterval",
         "flushDelayOffsetInterval",
         "flushDiskType",

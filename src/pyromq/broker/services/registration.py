@@ -12,7 +12,8 @@ Invariants:
 3. A registration is compressed if `compressedRegister` is set, and whenever its JSON exceeds half a
    frame: NameServers read no frame above 16 MiB. One that is still too large is not sent; the log
    says what to do.
-4. Order topics and the master's addresses come from the first NameServer of the list that answers,
+4. The broker unregisters from a NameServer that leaves the list (`set_name_servers`).
+5. Order topics and the master's addresses come from the first NameServer of the list that answers,
    so that NameServers that disagree do not make them flap.
 
 Runs on the loop; the body of a registration is encoded in a thread.
@@ -23,7 +24,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import logging
-from collections.abc import Iterator
+from collections.abc import Awaitable, Iterator
 from contextlib import contextmanager
 from typing import Final, NamedTuple
 
@@ -95,6 +96,7 @@ class Registration:
         self._broker_address = broker_address
         self._ha_address = ha_address
         self._name_servers = [_NameServer(address) for address in config.name_servers]
+        self._is_started = False
         self._body = _EncodedBody(b"", 0, compressed=False)
         #: Whether the size of the newest registration was logged.
         self._size_reported = False
@@ -110,12 +112,33 @@ class Registration:
     async def start(self) -> None:
         """Start registering; return when one NameServer knows the broker, or all have failed."""
         self._topics.add_listener(lambda _: self.register_soon())
-        attempts = [name_server.next_attempt() for name_server in self._name_servers]
-        for name_server in self._name_servers:
-            name_server.task = asyncio.create_task(self._keep_registered(name_server))
-        for attempt in asyncio.as_completed(attempts):
+        self._is_started = True
+        for attempt in self._begin(self._name_servers):
             if await attempt:
                 return
+
+    async def set_name_servers(self, addresses: list[str]) -> None:
+        """Register with these NameServers instead, and leave those that are not among them.
+
+        Returns as `start` does, and at once before the start.
+        """
+        before = {name_server.address: name_server for name_server in self._name_servers}
+        added = [_NameServer(address) for address in addresses if address not in before]
+        kept = {name_server.address: name_server for name_server in added} | before
+        self._name_servers = [kept[address] for address in addresses]
+        left = [before[address] for address in before if address not in addresses]
+        await self._leave(left, unregister=True)
+        if self._is_started:
+            for attempt in self._begin(added):
+                if await attempt:
+                    return
+
+    def _begin(self, name_servers: list[_NameServer]) -> Iterator[Awaitable[bool]]:
+        """Start to register; return the outcomes of the first attempts as they come."""
+        attempts = [name_server.next_attempt() for name_server in name_servers]
+        for name_server in name_servers:
+            name_server.task = asyncio.create_task(self._keep_registered(name_server))
+        return asyncio.as_completed(attempts)
 
     def register_soon(self) -> None:
         """Register with every NameServer without waiting."""
@@ -138,13 +161,16 @@ class Registration:
 
     async def stop(self, *, unregister: bool = True) -> None:
         """Stop registering, and unregister from every NameServer that knows the broker."""
-        tasks = [item.task for item in self._name_servers if item.task is not None]
+        await self._leave(self._name_servers, unregister=unregister)
+
+    async def _leave(self, name_servers: list[_NameServer], *, unregister: bool) -> None:
+        tasks = [item.task for item in name_servers if item.task is not None]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        for name_server in self._name_servers:
+        for name_server in name_servers:
             name_server.give_up()
-        known = [item for item in self._name_servers if item.ever_registered and unregister]
+        known = [item for item in name_servers if item.ever_registered and unregister]
         await asyncio.gather(*map(self._unregister, known))
 
     async def _keep_registered(self, name_server: _NameServer) -> None:

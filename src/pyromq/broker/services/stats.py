@@ -20,7 +20,7 @@ committed, in its own topic.
 Differences from RocketMQ: RocketMQ counts the puts of its request handlers, so it misses committed
 transactions, their op messages and dead letters. It counts a batch as one addition; here each
 message is one, so averages are per message. The COMMERCIAL_* and *_FROM_DISK_* statistics exist and
-stay at 0, as in RocketMQ; GROUP_GET_FALL_* cannot be queried in either.
+stay at 0, as in RocketMQ. `services.upkeep.fall_behind` has GROUP_GET_FALL_*.
 
 Puts cost nothing: `sample` counts the growth of the queues (`store.growth`) every second, or every
 ten seconds if very many have grown; idle queues are not visited. A pull updates one small list; the
@@ -35,7 +35,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from datetime import date
 from typing import Final, NamedTuple
 
@@ -142,10 +142,12 @@ class BrokerStats:
         self._today = today
         now = monotonic_ms()
         self._items = StatsItems(NAMES, now)
-        #: By group, topic and queue: messages, bytes, pulls.
+        #: By group, topic and queue: messages, bytes, pulls, the offset after the last message.
         self._pulls: dict[tuple[str, str, int], list[int]] = {}
         #: Called before pulls are counted, for those that were served without `pulled`.
         self.before_count: list[Callable[[], None]] = []
+        #: Called with all pulls that are counted.
+        self.on_pulls: list[Callable[[Mapping[tuple[str, str, int], Sequence[int]]], None]] = []
         self._puts = self._put_bytes = self._found = self._transferred = 0
         #: Pulls that found nothing; incremented by the pull handler.
         self.missed = 0
@@ -160,18 +162,31 @@ class BrokerStats:
         self.put_times = PutTimes()
         #: The slowest chunk, in milliseconds.
         self.slowest_put = 0
+        #: The slowest get of a pull, in milliseconds; raised by the pull handlers.
+        self.slowest_get = 0
 
     def pulled(
-        self, group: str, topic: str, queue_id: int, count: int, size: int, times: int = 1
+        self,
+        group: str,
+        topic: str,
+        queue_id: int,
+        count: int,
+        size: int,
+        times: int = 1,
+        next_offset: int = 0,
     ) -> None:
-        """Count a pull that was answered with messages, or several together."""
+        """Count a pull that was answered with messages, or several together.
+
+        `next_offset` is the queue offset after the last message, if it is known.
+        """
         try:
             totals = self._pulls[group, topic, queue_id]
         except KeyError:
-            totals = self._pulls[group, topic, queue_id] = [0, 0, 0]
+            totals = self._pulls[group, topic, queue_id] = [0, 0, 0, 0]
         totals[0] += count
         totals[1] += size
         totals[2] += times
+        totals[3] = next_offset
 
     def sent_back(self, group: str, topic: str) -> None:
         """Count a message of this topic that a consumer sent back."""
@@ -226,8 +241,10 @@ class BrokerStats:
         for report in self.before_count:
             report()
         pulls, self._pulls = self._pulls, {}
+        for listener in self.on_pulls:
+            listener(pulls)
         add = self._items.add
-        for (group, topic, queue_id), (count, size, times) in pulls.items():
+        for (group, topic, queue_id), (count, size, times, _) in pulls.items():
             add(GROUP_GET_NUMS, f"{topic}@{group}", count, times)
             add(GROUP_GET_SIZE, f"{topic}@{group}", size, times)
             add(QUEUE_GET_NUMS, f"{topic}@{queue_id}@{group}", count, times)
@@ -261,6 +278,11 @@ class BrokerStats:
     def refused_puts(self) -> int:
         """Return how many puts the store has refused since the start."""
         return self._growth.refused_puts
+
+    @property
+    def recent_slowest_put(self) -> int:
+        """Return the milliseconds of the slowest chunk of the last one to two minutes."""
+        return max(*self._slow, *self.put_times.slow, *self._growth.slow_seals, 0, 0)
 
     @property
     def this_morning(self) -> Totals:

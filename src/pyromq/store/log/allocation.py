@@ -36,6 +36,8 @@ AHEAD: Final = 32 * MIB
 RESERVE_STEP: Final = 8 * MIB
 #: Pages are populated in steps of this size.
 POPULATE_STEP: Final = 256 * KIB
+#: A segment whose creation takes longer is logged.
+SLOW_CREATION_MS: Final = 1000
 #: Seconds that the writer waits for the thread; Java waits as long for a file.
 TIMEOUT: Final = 5.0
 #: A writer that fills a segment in less time gets two ahead.
@@ -188,7 +190,18 @@ class AllocationService:
 
     def _create(self, base: int) -> MappedFile:
         create = MappedFile.create if self._pool is None else self._pool.create
-        return create(self._directory_for(base), base, self._segment_size)
+        begun = time.monotonic()
+        file = create(self._directory_for(base), base, self._segment_size)
+        milliseconds = (time.monotonic() - begun) * 1000
+        if milliseconds > SLOW_CREATION_MS:
+            logger.warning(
+                "creation of segment %s took %.0f ms, expected at most %d ms: check the disk's "
+                "latency",
+                file.path,
+                milliseconds,
+                SLOW_CREATION_MS,
+            )
+        return file
 
     def _drop_ahead(self) -> None:
         # Last one first: a kill in between must not leave a gap, which a start refuses.

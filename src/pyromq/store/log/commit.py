@@ -21,6 +21,8 @@ from pyromq.store.log.commit_log import CommitLog
 logger = logging.getLogger(__name__)
 
 _PAGE: Final = 4096
+#: A commit that takes longer is logged, as in RocketMQ.
+SLOW_COMMIT_MS: Final = 500
 
 
 class CommitService:
@@ -63,4 +65,12 @@ class CommitService:
         thorough = now - self._last_commit >= config.commit_commit_log_thorough_interval / 1000
         if waiting_pages >= config.commit_commit_log_least_pages or thorough:
             self._log.commit()
+            milliseconds = (time.monotonic() - now) * 1000
+            if milliseconds > SLOW_COMMIT_MS:
+                logger.warning(
+                    "commit of the transient store pool took %.0f ms, expected at most %d ms: "
+                    "check the disk's latency",
+                    milliseconds,
+                    SLOW_COMMIT_MS,
+                )
             self._last_commit = now

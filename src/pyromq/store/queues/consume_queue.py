@@ -47,6 +47,7 @@ from pyromq.store.results import PutError, PutStatus, StoreError
 
 logger = logging.getLogger(__name__)
 
+_PAGE: Final = 4 * KIB
 #: Bytes to reserve at a time: the first step, doubled up to the last.
 _MIN_RESERVE: Final = 4 * KIB
 _MAX_RESERVE: Final = 256 * KIB
@@ -95,6 +96,7 @@ class ConsumeQueue:
         "room",
         "segments",
         "synced_below",
+        "synced_to",
         "topic",
         "topic_part",
         "watched",
@@ -126,11 +128,13 @@ class ConsumeQueue:
         self.room = 0
         #: Segments that begin below this position are full and synced.
         self.synced_below = 0
+        #: Entries below this position were synced, or found at the start.
+        self.synced_to = 0
         #: Entries below this offset are in the statistics.
         self.counted = 0
         #: The topic is being deleted and puts are refused.
         self.closed = False
-        #: Written to since the last sync.
+        #: Written to since the flush thread last took it.
         self.dirty = False
         #: A long poll waits for the next message of this queue.
         self.watched = False
@@ -300,6 +304,7 @@ class ConsumeQueue:
         end = self.next_offset * CONSUME_QUEUE_ENTRY_SIZE
         self.segments.drop_after(end)
         self.synced_below = end - end % self.segments.segment_size
+        self.synced_to = min(self.synced_to, end)
         if self.extension is None:
             return
         if end > self.segments.first_offset:
@@ -382,6 +387,13 @@ class ConsumeQueue:
                 continue  # expired meanwhile
             if full:
                 self.synced_below = file.base + file.size
+        self.synced_to = end
+
+    @property
+    def dirty_pages(self) -> int:
+        """Return how many pages of entries have been completed since the last sync."""
+        end = self.next_offset * CONSUME_QUEUE_ENTRY_SIZE
+        return end // _PAGE - self.synced_to // _PAGE
 
     def drop_unused(self) -> None:
         """Remove segments without entries. Nothing may be pending.
@@ -407,7 +419,8 @@ class ConsumeQueue:
     def delete(self) -> None:
         """Remove the queue's files."""
         self.pending.clear()
-        self.room = self.next_offset = self.min_offset = self.synced_below = self.counted = 0
+        self.room = self.next_offset = self.min_offset = self.synced_below = 0
+        self.synced_to = self.counted = 0
         self.segments.delete()
         if self.extension is not None:
             self.extension.delete()

@@ -40,7 +40,7 @@ class QueueTail(ConsumeQueue):
         self.min_offset = queue.min_offset
         self.closed = queue.closed
         self.dirty = self.watched = False
-        self.synced_below = self.counted = 0
+        self.synced_below = self.synced_to = self.counted = 0
         self.restart()
 
     def restart(self) -> None:

@@ -30,6 +30,7 @@ from pyromq.protocol.wire.frame import RawFrame, RemotingCommand, RequestError
 from pyromq.remoting.connection import Connection
 from pyromq.remoting.service import Service
 from pyromq.store.config import MessageStoreConfig
+from pyromq.store.growth import Growth
 from tests.support.patience import DEADLINE, until
 from tests.support.requests import pull_request, send_request
 from tests.unit.broker.assembled import Client, served
@@ -426,6 +427,19 @@ def test_a_slow_append_refuses_sends_also_without_fast_failure(clock: Clock) -> 
 
     assert refusal is not None
     assert refusal.remark == REJECT_REQUEST
+
+
+def test_sends_that_waited_for_room_in_the_log_are_told_so(clock: Clock) -> None:
+    growth = Growth()
+    failing = FastFailure(BrokerConfig(), MessageStoreConfig(), POOLS, growth)
+    growth.busy_until = clock.now
+    clock.now += 0.02
+
+    refusal = failing.refuse(RequestCode.SEND_MESSAGE, 0.05, 0)
+    assert refusal is not None
+    assert refusal.remark is not None
+    assert "[PCBUSY_CLEAN_QUEUE]" in refusal.remark
+    assert failing.refuse(RequestCode.SEND_MESSAGE, 0.01, 0) is None  # it came later
 
 
 def test_what_came_after_a_slow_append_is_taken(clock: Clock) -> None:

@@ -96,7 +96,8 @@ async def test_a_setting_without_effect_is_saved_and_reported(tmp_path: Path) ->
         ({"brokerRole": "SLAVE", "brokerId": "1"}, "`pyromq broker promote` makes a replica"),
         ({"fileReservedTime": "1", "brokerRole": "MASTER"}, "brokerRole=MASTER: expected"),
         ({"fileReservedTime": "1", "useTLS": "true"}, "useTLS cannot be changed while"),
-        ({"fileReservedTime": "1", "messageStorePlugIn": "a.b.C"}, "messageStorePlugIn=a.b.C:"),
+        ({"fileReservedTime": "1", "messageStorePlugIn": "a:b"}, "messageStorePlugIn cannot be"),
+        ({"fileReservedTime": "1", "brokerHooks": "a:b"}, "brokerHooks cannot be changed while"),
         ({"fileReservedTime": "1", "brokerName": "../../x"}, "brokerName='../../x': expected"),
         ({"fileReservedTime": "1", "regionId": "a\0b"}, r"regionId=a\\x00b: expected"),
         ({"fileReservedTime": "1", "regionId": "a\nb=c"}, r"regionId=a\\nb=c: expected"),
@@ -135,7 +136,7 @@ async def test_a_bad_key_or_value_changes_nothing(
         ("listenPort", "12000"),
         ("namesrvAddr", "10.0.0.1:9876"),
         ("rocketmqHome", "/tmp; touch x"),
-        ("fetchNamesrvAddrByAddressServer", "false"),
+        ("fetchNamesrvAddrByAddressServer", "true"),
         ("dLegerPeers", "n0-10.0.0.1:1"),
     ],
 )

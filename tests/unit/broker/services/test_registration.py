@@ -490,3 +490,29 @@ async def test_real_name_server_knows_the_broker(tmp_path: Path) -> None:
         await topics.file.close()
     await client.close()
     await name_server.stop()
+
+
+async def test_other_name_servers(cluster: Cluster) -> None:
+    cluster.configure(namesrv_addr=ONE)
+    await cluster.registration.set_name_servers([ONE])  # before the start: nothing is sent
+    await cluster.registration.start()
+    await until(lambda: cluster.one.body is not None)
+    seen = len(cluster.one.seen)
+    await cluster.registration.set_name_servers([TWO, ONE])
+    assert cluster.two.body is not None
+    assert len(cluster.one.seen) == seen  # it stays as it is
+    await cluster.registration.set_name_servers([TWO])
+    assert cluster.one.unregistered == "3"
+    cluster.topics.update(TopicConfig("new"))
+    await cluster.registration.register_now()
+    assert "new" in cluster.two.topics
+    assert cluster.one.seen[-1] is RequestCode.UNREGISTER_BROKER
+
+
+async def test_name_servers_that_are_found_after_the_start(cluster: Cluster) -> None:
+    cluster.configure(namesrv_addr=None)
+    await cluster.registration.start()
+    assert cluster.one.body is None
+    cluster.one.reachable = False
+    await cluster.registration.set_name_servers([ONE, TWO])
+    await until(lambda: cluster.two.body is not None)

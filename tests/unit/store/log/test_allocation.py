@@ -350,3 +350,16 @@ def test_files_are_made_where_they_belong(tmp_path: Path) -> None:
     service.stop()
     first.close()
     second.close()
+
+
+def test_a_slow_creation_is_logged(
+    tmp_path: Path,
+    service: AllocationService,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    service.take_next(0).close()
+    assert caplog.text == ""
+    monkeypatch.setattr(allocation, "SLOW_CREATION_MS", -1)
+    service.take_next(SIZE).close()
+    assert f"creation of segment {tmp_path}/{SIZE:020d} took" in caplog.text

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from pyromq.store.log import commit
 from pyromq.store.message_store import MessageStore
 from tests.support.patience import wait_until
 from tests.support.stores import bodies, open_store, put
@@ -100,4 +101,15 @@ def test_a_stop_that_cannot_commit_is_not_clean(
 def test_without_a_pool_there_is_no_thread(tmp_path: Path) -> None:
     store = open_store(tmp_path)
     assert store._commit._thread is None
+    store.stop()
+
+
+def test_a_slow_commit_is_logged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(commit, "SLOW_COMMIT_MS", -1)
+    store = open_store(tmp_path, **POOL)
+    put(store, bytes(9000))
+    store.seal()
+    wait_until(lambda: "commit of the transient store pool took" in caplog.text)
     store.stop()

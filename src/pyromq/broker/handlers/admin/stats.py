@@ -9,7 +9,10 @@ flat table of strings with all of RocketMQ's keys:
   never wait in one.
 - `halfMessagesWithoutProducer` is not RocketMQ's: open transactions without a producer to check
   with, as of the last round (`services.transaction_check`).
-- The page cache is never locked, since there is one writer. Gets are not timed.
+- `pageCacheLockTimeMills` is the slowest append of the last one to two minutes: in RocketMQ it is
+  the time for which the put lock is held now, but here no request runs during an append.
+- `dispatchMaxBuffer` is the most bytes that the key index was behind the log; RocketMQ's is 0.
+- GROUP_GET_FALL_SIZE and GROUP_GET_FALL_TIME are moments: each span has the same value.
 
 Tables are read on the loop, disks on the admin lane.
 """
@@ -30,6 +33,7 @@ from pyromq.broker.services.stats import PutTimes
 from pyromq.broker.state.connections import ClientConnection
 from pyromq.protocol.names import SCHEDULE_TOPIC
 from pyromq.protocol.wire.bodies import KVTable
+from pyromq.protocol.wire.bodies_admin import BrokerStatsData, BrokerStatsItem
 from pyromq.protocol.wire.codes import PROTOCOL_VERSION, RequestCode, ResponseCode
 from pyromq.protocol.wire.frame import RemotingCommand, RequestError
 from pyromq.protocol.wire.headers_admin import ViewBrokerStatsDataRequestHeader
@@ -66,6 +70,8 @@ class StatsAdminHandlers:
         self._config = parts.config
         self._store = parts.store
         self._stats = parts.stats
+        self._fall_behind = parts.fall_behind
+        self._water_marks = parts.water_marks
         self._lanes = parts.lanes
         self._delay_offsets = parts.tables.delay_offsets
         self._halves_without_producer = halves_without_producer
@@ -87,6 +93,10 @@ class StatsAdminHandlers:
         header = ViewBrokerStatsDataRequestHeader.decode(request.ext_fields)
         await self._stats.count()
         data = self._stats.view(header.stats_name, header.stats_key)
+        fall = self._fall_behind.view(header.stats_name, header.stats_key)
+        if fall is not None:
+            value = await self._lanes.admin.run(fall)
+            data = None if value is None else _moment(value)
         if data is None:
             raise RequestError(
                 ResponseCode.SYSTEM_ERROR,
@@ -137,8 +147,8 @@ class StatsAdminHandlers:
             "putMessageAverageSize": str(totals.put_bytes / max(1, totals.puts)),
             "putLatency99": f"{times.percentile(0.99):.2f}",
             "putLatency999": f"{times.percentile(0.999):.2f}",
-            "dispatchMaxBuffer": "0",
-            "getMessageEntireTimeMax": "0",
+            "dispatchMaxBuffer": str(self._water_marks.max_dispatch_behind),
+            "getMessageEntireTimeMax": str(stats.slowest_get),
             "putTps": _three(stats.rates(lambda each: each.puts)),
             "getFoundTps": _three(found),
             "getMissTps": _three(missed),
@@ -174,7 +184,7 @@ class StatsAdminHandlers:
             "commitLogMinOffset": str(store.min_physical_offset),
             "commitLogMaxOffset": str(store.max_physical_offset),
             "dispatchBehindBytes": str(store.dispatch_behind),
-            "pageCacheLockTimeMills": "0",
+            "pageCacheLockTimeMills": str(self._stats.recent_slowest_put),
             "remainTransientStoreBufferNumbs": str(
                 _NO_POOL if store.free_buffers is None else store.free_buffers
             ),
@@ -205,6 +215,11 @@ class StatsAdminHandlers:
             "consumeQueueDiskRatio": str(used_percent(config.consume_queue_directory) / 100),
             "commitLogDirCapacity": _capacity(config.root),
         }
+
+
+def _moment(value: int) -> BrokerStatsData:
+    item = BrokerStatsItem(value, 0.0, float(value))
+    return BrokerStatsData(item, item, item)
 
 
 def _three(rates: tuple[float, ...]) -> str:

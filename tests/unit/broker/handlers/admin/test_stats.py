@@ -1,18 +1,21 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from pyromq.broker.handlers import plain_pulls, pull_serving
 from pyromq.broker.handlers.admin.stats import StatsAdminHandlers
 from pyromq.broker.services.stats import PutTimes
 from pyromq.protocol.wire.bodies import KVTable
-from pyromq.protocol.wire.bodies_admin import BrokerStatsData
+from pyromq.protocol.wire.bodies_admin import BrokerStatsData, BrokerStatsItem
 from pyromq.protocol.wire.codes import RequestCode, ResponseCode
 from pyromq.protocol.wire.frame import RemotingCommand, RequestError
+from tests.support.requests import pull_request
 from tests.unit.broker.assembled import AssembledBroker
 
 #: Every key of RocketMQ 4.9.7's response, except those with a directory or a delay level.
@@ -140,6 +143,46 @@ async def test_the_runtime_information_of_a_busy_broker(setup: Setup) -> None:
     # As mqadmin parses them.
     for key in ("putTps", "getTransferedTps"):
         assert len([float(rate) for rate in info[key].split(" ")]) == 3
+
+
+async def test_moments(setup: Setup) -> None:
+    setup.assembled.put(b"one", b"two")
+    answer = setup.assembled.fast.ask(pull_request(maxMsgNums="1"))
+    assert answer.code == ResponseCode.SUCCESS
+    size = sum(record.size for record in setup.assembled.records())
+    data = BrokerStatsData.decode((await setup.view("GROUP_GET_FALL_SIZE", "0@T@consumers")).body)
+    assert data.stats_minute == data.stats_day == BrokerStatsItem(size, 0.0, float(size))
+    with pytest.raises(RequestError, match="The stats <GROUP_GET_FALL_TIME> <0@T@o> not exist"):
+        await setup.view("GROUP_GET_FALL_TIME", "0@T@o")
+
+
+async def test_the_slowest_put_and_get_and_the_largest_backlog(
+    setup: Setup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    info = await setup.info()
+    assert info["pageCacheLockTimeMills"] == info["getMessageEntireTimeMax"] == "0"
+    store = setup.assembled.store
+    monkeypatch.setattr(type(store), "dispatch_behind", property(lambda _: 777))
+    store.growth.slow_seal(12_000_000)
+    setup.assembled.stats.slowest_get = 34
+    info = await setup.info()
+    assert info["pageCacheLockTimeMills"] == "12"
+    assert info["getMessageEntireTimeMax"] == "34"
+    assert info["dispatchMaxBuffer"] == "777"
+
+
+@pytest.mark.parametrize("way", ["fast", "hot"])
+async def test_a_slow_get_is_remembered(
+    setup: Setup, way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    setup.assembled.put(b"one")
+    client = getattr(setup.assembled, way)
+    client.ask(pull_request())  # makes the plan
+    clock = itertools.count(0, 0.25)
+    for module in (plain_pulls, pull_serving):
+        monkeypatch.setattr(module, "perf_counter", lambda: next(clock))
+    assert client.ask(pull_request()).code == ResponseCode.SUCCESS
+    assert setup.assembled.stats.slowest_get == 250
 
 
 async def test_how_long_puts_took(setup: Setup) -> None:

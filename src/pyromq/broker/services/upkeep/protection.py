@@ -1,0 +1,66 @@
+"""Stop consumer groups that read so far back that they push new messages out of memory.
+
+RocketMQ's protectBroker: with `disableConsumeIfConsumerReadSlowly`, a group whose last pull was
+more than `consumerFallbehindThreshold` bytes behind the end of the log is disabled. Its pulls are
+refused until an administrator enables it again; then only new pulls count.
+
+Unlike RocketMQ, the groups of the system and of tools are exempt: disabling TOOLS_CONSUMER would
+break the tools that an operator needs then. A replica disables nobody, because its groups are its
+master's.
+
+Runs on the loop, every three minutes.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Final
+
+from pyromq.broker.config import BrokerConfig
+from pyromq.broker.role import Role
+from pyromq.broker.services.upkeep.fall_behind import Fall, FallBehind
+from pyromq.broker.state.groups import GroupTable
+from pyromq.protocol import names
+
+logger = logging.getLogger(__name__)
+
+#: Seconds between two checks, as in RocketMQ.
+PROTECT_SECONDS: Final = 180.0
+
+
+class BrokerProtection:
+    """Disables groups that are too far behind."""
+
+    def __init__(
+        self, config: BrokerConfig, groups: GroupTable, role: Role, fall_behind: FallBehind
+    ) -> None:
+        self._config = config
+        self._groups = groups
+        self._role = role
+        self._fall_behind = fall_behind
+
+    def protect(self) -> None:
+        """Disable the groups whose last pulls were too far behind."""
+        if not self._config.disable_consume_if_consumer_read_slowly or self._role.is_replica:
+            return
+        limit = self._config.consumer_fallbehind_threshold
+        worst: dict[str, Fall] = {}
+        for fall in self._fall_behind.falls():
+            if fall.size > limit and fall.size >= worst.get(fall.group, fall).size:
+                worst[fall.group] = fall
+        for group, fall in worst.items():
+            config = self._groups.get(group)
+            if config is None or not config.consume_enable or names.is_system_group(group):
+                continue
+            logger.warning(
+                "group %s reads slowly and is disabled: its last pull of %s queue %d was %d bytes "
+                "behind the log, limit %d (consumerFallbehindThreshold); enable it with "
+                "updateSubGroup when its consumers keep up",
+                group,
+                fall.topic,
+                fall.queue_id,
+                fall.size,
+                limit,
+            )
+            self._groups.disable_consume(group)
+            self._fall_behind.forget_group(group)
