@@ -54,7 +54,7 @@ _EMPTY_SIZE: Final = 4096
 #: Room that must be left on the disk of the backups, for tables and the manifest.
 _SPARE_BYTES: Final = 1024 * 1024
 #: The log may expire as a whole while it is copied.
-_MAX_ATTEMPTS: Final = 5
+_ATTEMPTS: Final = 5
 #: Links are not possible here, or no more of them.
 _NO_LINK: Final = (
     errno.EPERM,
@@ -108,13 +108,13 @@ def back_up(
     with repository.locked():
         earlier = repository.backups()
         made = None
-        for attempt in range(_MAX_ATTEMPTS):
+        for attempt in range(_ATTEMPTS):
             run = _Run(source, repository, earlier, meter or Meter())
             try:
                 made = run.make(raft_node, identity or {})
                 break
             except _ExpiredError as error:
-                if attempt == _MAX_ATTEMPTS - 1:
+                if attempt == _ATTEMPTS - 1:
                     raise StoreError(
                         f"{error}: messages expire faster than they are copied. Raise "
                         "fileReservedTime, or the limit of the rate"

@@ -8,7 +8,7 @@ The order makes the copies fit together (`making` keeps it):
    and writes the entry after the message. So every message that was acknowledged before ends at or
    before the last record that a queue has; the valid records after that one are taken as well.
 3. The other tables. Topics and groups that are newer than the log's end do no harm. Topics that
-   are not saved yet are made again from their queues by the broker's start.
+   are not saved yet are recreated from their queues when the broker starts.
 
 With a transient store pool, queues are ahead of the log's file: `log_end` waits for the commit. In
 a raft group, the log ends at the last committed entry, which is the last one that a queue has.
@@ -50,7 +50,7 @@ _ANY_LEVELS: Final = DelayLevels("1s")
 _COMMIT_SECONDS: Final = 30.0
 _SECONDS_BETWEEN_READS: Final = 0.05
 #: A broker creates and removes files while they are listed.
-_MAX_LISTINGS: Final = 10
+_LISTINGS: Final = 10
 _SEGMENT: Final = "[0-9]" * 20
 
 
@@ -125,7 +125,7 @@ class StoreSource:
     def files(self) -> SegmentFiles:
         """List the log's files. Raises StoreError or OSError."""
         config = self.config
-        for attempt in range(_MAX_LISTINGS):
+        for attempt in range(_LISTINGS):
             files = SegmentFiles(
                 config.commit_log_directory,
                 config.mapped_file_size_commit_log,
@@ -142,7 +142,7 @@ class StoreSource:
             if not problems:
                 return files
             # Files may have been created and removed while they were listed.
-            if attempt == _MAX_LISTINGS - 1:
+            if attempt == _LISTINGS - 1:
                 raise StoreError(f"{problems[0].file} {problems[0].message}")
             time.sleep(_SECONDS_BETWEEN_READS)
         raise StoreError(f"files of {config.commit_log_directory} vanish while they are listed")
