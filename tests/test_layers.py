@@ -76,7 +76,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
 #: cycles between modules orders those.
 SUB_PACKAGES: dict[str, tuple[str, ...]] = {
     "protocol": ("java", "message", "wire", "filter", "kernel"),
-    "store": ("log", "queues", "index", "recovery", "offline"),
+    "store": ("log", "queues", "index", "recovery", "offline", "backup"),
     "raft": ("network", "node", "offline"),
     "broker": ("state", "services", "services.upkeep", "handlers", "handlers.admin"),
     "client": ("session", "producer", "consumer", "consumer.push", "consumer.lite_pull"),
@@ -93,7 +93,7 @@ SUB_PACKAGES: dict[str, tuple[str, ...]] = {
         "sql",
         "jobs",
     ),
-    "cli": ("bench", "brokers", "raft"),
+    "cli": ("bench", "brokers", "raft", "backups", "doctor"),
 }
 
 _START = "loads its job, and Spark with it, when it runs: --help and usage errors stay quick"

@@ -23,7 +23,7 @@ COMMANDS = {
     "send": ("pyromq.cli.send:send", "Send messages to a topic."),
     "consume": ("pyromq.cli.consume:consume", "Print the messages of a topic as they arrive."),
     "bench": ("pyromq.cli.bench.command:bench", "Load a cluster and measure rates and latencies."),
-    "store": ("pyromq.cli.store:store", "Inspect, check and rebuild the files of a store."),
+    "store": ("pyromq.cli.store:store", "Inspect, check and back up the files of a store."),
     "tls": ("pyromq.cli.tls:tls", "Make certificates for tests."),
     "acl": ("pyromq.cli.acl:acl", "Make and check the files of access control."),
     "spark": ("pyromq.cli.spark:spark", "Archive, replay, audit and rebuild with Spark."),

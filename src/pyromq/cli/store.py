@@ -1,4 +1,7 @@
-"""`pyromq store`: inspect, check, rebuild and truncate the files of a broker's store."""
+"""`pyromq store`: inspect, check, back up and repair the files of a broker's store.
+
+The commands for backups are in `cli.backups`, and imported when they run.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ import orjson
 from pyromq.base.command_options import store_config_option
 from pyromq.base.progress import byte_progress
 from pyromq.base.settings import ConfigError
-from pyromq.cli.lazy_group import HelpfulGroup
+from pyromq.cli.lazy_group import LazyGroup
 from pyromq.protocol.java.properties import parse_properties
 from pyromq.raft.offline.dump import RaftFile, RaftFileKind
 from pyromq.raft.offline.files import committed_end, find_node
@@ -52,13 +55,24 @@ _KINDS = (
 _MAX_LISTED: Final = 20
 _FILE_LOGGERS: Final = ("pyromq.store.log.segments", "pyromq.store.index.index")
 
+#: Name to the command's module and attribute, and its line in `pyromq store --help`.
+COMMANDS: Final = {
+    "backup": ("pyromq.cli.backups.command:backup", "Back up a store, also of a running broker."),
+    "backups": ("pyromq.cli.backups.command:backups", "List, verify and remove backups."),
+    "check": ("pyromq.cli.store:check", "Check every invariant and print each violation."),
+    "dump": ("pyromq.cli.store:dump", "Print the content of a store file."),
+    "rebuild": ("pyromq.cli.store:rebuild", "Rebuild consume queues and key index from the log."),
+    "restore": ("pyromq.cli.backups.command:restore", "Turn a backup into a store."),
+    "truncate": ("pyromq.cli.store:truncate", "Truncate the commit log to an offset."),
+}
 
-@click.group(cls=HelpfulGroup)
+
+@click.group(cls=LazyGroup, table=COMMANDS)
 def store() -> None:
-    """Inspect, check, rebuild and truncate the files of a broker's store."""
+    """Inspect, check, back up and repair the files of a broker's store."""
 
 
-@store.command()
+@click.command()
 @click.argument("file", type=click.Path(path_type=Path))
 @click.option(
     "--kind", type=click.Choice(_KINDS), help="Set the kind of FILE if it is not recognised."
@@ -120,7 +134,7 @@ def _dump(
         click.echo(orjson.dumps(item).decode() if as_json else describe(item))
 
 
-@store.command()
+@click.command()
 @click.argument("directory", type=click.Path(path_type=Path))
 @store_config_option
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object per violation.")
@@ -181,7 +195,7 @@ def _violations(directory: Path, config: MessageStoreConfig | None) -> Iterator[
         )
 
 
-@store.command()
+@click.command()
 @click.argument("directory", type=click.Path(path_type=Path))
 @store_config_option
 @click.option("--queues", is_flag=True, help="Rebuild the consume queues only.")
@@ -225,7 +239,7 @@ def rebuild(directory: Path, config_file: Path | None, queues: bool, index: bool
     )
 
 
-@store.command()
+@click.command()
 @click.argument("directory", type=click.Path(path_type=Path))
 @click.option(
     "--to",

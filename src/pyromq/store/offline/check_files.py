@@ -81,6 +81,11 @@ class SegmentFiles:
                 self.bases.append(base)
                 self._paths[base] = path
 
+    def add(self, base: int, path: Path) -> None:
+        """Add a file by hand, for example one that is shorter than a segment."""
+        self.bases.append(base)
+        self._paths[base] = path
+
     def _all_read_only(self) -> bool:
         return all(path.parent in self._read_only for path in self._paths.values())
 

@@ -53,16 +53,18 @@ def rebuild_store(
     queues: bool = True,
     index: bool = True,
     committed: int | None = None,
+    restoring: bool = False,
     on_progress: Callable[[int, int], None] | None = None,
 ) -> Rebuilt:
     """Rebuild the consume queues, the key index or both. Raises StoreError or OSError.
 
     `committed` is the end of the committed entries, for the store of a raft node: the files must
-    have no others. `on_progress` receives the number of log bytes processed so far and the total.
+    have no others. `restoring` is for the restore of a backup. `on_progress` receives the number of
+    log bytes processed so far and the total.
     """
     if committed is None:
         require_log(config)
-    lock = lock_store(config.root)
+    lock = lock_store(config.root, restoring=restoring)
     log = StoreLog(config)
     try:
         log.load()

@@ -1,0 +1,1 @@
+"""`pyromq store backup`, `restore` and `backups`."""
