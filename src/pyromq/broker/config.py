@@ -1,9 +1,9 @@
 """The broker's configuration: RocketMQ's BrokerConfig and the server part of its network keys.
 
 Defaults and units are RocketMQ 4.9.7's. Settings that RocketMQ does not have are inherited from
-`limit_settings`, `access_settings` and `replication_settings`; RocketMQ's keys without a field are
-listed in `base.unsupported_settings`. One file holds the keys of broker and store:
-`load_broker_properties` reads both and applies the rules that tie them together.
+`limit_settings`, `access_settings`, `replication_settings` and `metrics_settings`; RocketMQ's keys
+without a field are listed in `base.unsupported_settings`. One file holds the keys of broker and
+store: `load_broker_properties` reads both and applies the rules that tie them together.
 
 Loaded at start-up by the command line. At run time only `services.live_config` changes a
 configuration, only its live settings, and only on the loop.
@@ -31,7 +31,7 @@ from pyromq.base.settings import (
     shown,
 )
 from pyromq.base.unsupported_settings import BROKER, STORE
-from pyromq.broker.replication_settings import ReplicationSettings
+from pyromq.broker.metrics_settings import BrokerMetricsSettings
 from pyromq.protocol.names import MAX_TOPIC_LENGTH, REPLY_TOPIC_SUFFIX, topic_fault
 from pyromq.remoting.address import AddressError, parse_address, parse_addresses
 from pyromq.remoting.socket_options import SocketSettings, check_water_marks
@@ -160,7 +160,7 @@ def local_address() -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class BrokerConfig(ReplicationSettings):
+class BrokerConfig(BrokerMetricsSettings):
     """Settings of the broker around its store."""
 
     bind_address: str = setting(
@@ -575,9 +575,7 @@ class BrokerConfig(ReplicationSettings):
                 f"{_FAST_PORT_DISTANCE}"
             )
         check_water_marks(self)
-        self.check_credentials()
-        self.check_tls()
-        self.check_access()
+        self.check_inherited()
 
     @classmethod
     def load(cls, properties: Mapping[str, str]) -> tuple[Self, list[str]]:

@@ -116,8 +116,10 @@ class PlainPulls:
 
     def count(self) -> None:
         """Add the pulls served since the last call to the statistics."""
-        for plan, messages, size, pulls in self._pulls.take_counts():
-            self._stats.pulled(plan.group, plan.topic, plan.queue_id, messages, size, pulls)
+        for plan, messages, size, pulls, next_offset in self._pulls.take_counts():
+            self._stats.pulled(
+                plan.group, plan.topic, plan.queue_id, messages, size, pulls, next_offset
+            )
 
     def _commit(self, connection: Connection, plan: PullPlan, offset: int) -> None:
         self._offsets.commit(

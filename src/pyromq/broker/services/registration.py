@@ -117,6 +117,11 @@ class Registration:
             if await attempt:
                 return
 
+    @property
+    def registered(self) -> dict[str, bool]:
+        """Return whether the last registration succeeded, by NameServer."""
+        return {each.address: each.registered for each in self._name_servers}
+
     def register_soon(self) -> None:
         """Register with every NameServer without waiting."""
         for name_server in self._name_servers:

@@ -63,6 +63,8 @@ cdef class Plan:
     cdef i64 pulls
     cdef i64 messages
     cdef i64 bytes
+    # The offset after the last pull
+    cdef i64 next_offset
 
 @cython.final
 cdef class Pulls:

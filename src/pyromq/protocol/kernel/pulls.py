@@ -179,11 +179,14 @@ class Pulls:
         self.plans.clear()
 
     def take_counts(self) -> list:
-        """Return what was served since the last call: owner of a plan, messages, bytes, pulls."""
+        """Return what was served since the last call.
+
+        Of each plan: its owner, messages, bytes, pulls, and the offset after the last pull.
+        """
         counts = []
         for number in range(len(self.counted)):
             plan: Plan = self.counted[number]
-            counts.append((plan.owner, plan.messages, plan.bytes, plan.pulls))
+            counts.append((plan.owner, plan.messages, plan.bytes, plan.pulls, plan.next_offset))
             plan.messages = plan.bytes = plan.pulls = 0
         self.counted.clear()
         return counts
@@ -246,6 +249,7 @@ class Pulls:
         plan.pulls += 1
         plan.messages += selection.count
         plan.bytes += selection.size
+        plan.next_offset = offset + selection.seen
         if plan.commits:
             self.commit(connection, plan.owner, commit_offset)
         return response

@@ -92,7 +92,7 @@ def test_a_sound_store(store: Store) -> None:
     (response,) = store.pull(commitOffset="2")
     assert decode_frame(response).body == b"".join(RECORDS)
     assert store.commits == [("connection", "plan", 2)]
-    assert store.pulls.take_counts() == [("plan", 3, 16, 1)]
+    assert store.pulls.take_counts() == [("plan", 3, 16, 1, 3)]
     assert store.pulls.take_counts() == []
 
 
