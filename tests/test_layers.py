@@ -56,6 +56,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
             "acl",
             "broker",
             "client",
+            "metrics",
             "nameserver",
             "raft",
             "spark",

@@ -35,14 +35,17 @@ class Auditor:
 
     def __init__(self, log: AuditLog) -> None:
         self.log = log
-        #: Refused requests since the start, for metrics.
-        self.refusals = dict.fromkeys(Denial, 0)
+        self._refusals = dict.fromkeys(Denial, 0)
+
+    def counts(self) -> dict[str, int]:
+        """Return the refused requests since the start, by reason."""
+        return {kind.value: count for kind, count in self._refusals.items()}
 
     def refused(
         self, address: str, code: int, fields: Mapping[str, str], error: AccessDeniedError
     ) -> None:
         """Log and count a refused request."""
-        self.refusals[error.kind] += 1
+        self._refusals[error.kind] += 1
         self.log.write(
             account=error.access_key,
             address=address,

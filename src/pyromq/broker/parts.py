@@ -63,6 +63,11 @@ class BrokerParts:
     #: Lets another node of the raft group lead; returns why not. None outside of a group.
     transfer: Callable[[str], Awaitable[str | None]] | None = None
 
+    def refusals(self) -> dict[str, int]:
+        """Return the requests that access control has refused, by reason; empty without it."""
+        control = self.access_control
+        return {} if control is None else control.auditor.counts()
+
     async def announced(self) -> None:
         """Announce the topics and wait until the NameServers know them."""
         pending = self.announce()

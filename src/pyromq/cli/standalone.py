@@ -12,12 +12,12 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import click
 
 from pyromq.base.settings import ConfigError
-from pyromq.broker.config import BrokerProperties, load_broker_properties
+from pyromq.broker.config import BrokerConfig, BrokerProperties, load_broker_properties
 from pyromq.broker.services.live_config import own_file
 from pyromq.cli.broker import start_broker
 from pyromq.cli.brokers.child import Order
@@ -31,6 +31,7 @@ from pyromq.cli.brokers.layout import (
     Place,
     plan,
     plan_raft,
+    with_metrics_ports,
 )
 from pyromq.cli.brokers.processes import BrokerProcesses
 from pyromq.cli.brokers.roles import Role, assign
@@ -44,6 +45,7 @@ from pyromq.cli.running import (
     run_servers,
     server_options,
 )
+from pyromq.metrics.settings import is_on
 from pyromq.nameserver.config import NamesrvConfig
 from pyromq.nameserver.server import NameServer
 from pyromq.protocol.message.message_id import format_address
@@ -170,15 +172,17 @@ def standalone(
     port = checked.broker.listen_port
     if raft:
         places = plan_raft(raft, root, _raft_host(host), port, given, namesrv_port)
-        members = _raft_members(settings, places)
     else:
         places = plan(brokers, root, port, given, namesrv_port, replicas=replicas)
-        members = _members(settings, places, checked)
+    if is_on(checked.broker):
+        places = with_metrics_ports(places, checked.broker.metrics_prom_exporter_port)
+    members = _raft_members(settings, places) if raft else _members(settings, places, checked)
     namesrv_config = NamesrvConfig(
         listen_port=namesrv_port,
         bind_address=host,
         kv_config_path=str(root / "namesrv" / "kvConfig.json"),
         config_store_path=str(root / "namesrv" / "namesrv.properties"),
+        **_namesrv_metrics(checked.broker, len(places)),
         **checked.broker.tls_values(),
     )
     cluster = _Cluster(settings, members, options, namesrv_config, figures)
@@ -186,6 +190,18 @@ def standalone(
     logs = own_logs if len(members) == 1 else ("namesrv.log", "standalone.log")
     run_servers(cluster.start, options, logs, checked.warnings)
     cluster.check_end()
+
+
+def _namesrv_metrics(config: BrokerConfig, brokers: int) -> dict[str, Any]:
+    """Return the settings of the NameServer's metrics: the brokers', and the port after theirs."""
+    port = config.metrics_prom_exporter_port
+    return {
+        "metrics_exporter_type": config.metrics_exporter_type,
+        "metrics_prom_exporter_port": port + brokers if port else 0,
+        "metrics_prom_exporter_host": config.metrics_prom_exporter_host,
+        "metrics_label": config.metrics_label,
+        "metrics_otel_cardinality_limit": config.metrics_otel_cardinality_limit,
+    }
 
 
 @dataclass(frozen=True, slots=True)

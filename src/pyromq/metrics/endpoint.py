@@ -21,7 +21,7 @@ registry of `prometheus_client`, everything else from the server's collectors.
 from __future__ import annotations
 
 import asyncio
-import errno
+import logging
 import socket
 import time
 from collections import Counter
@@ -37,6 +37,8 @@ from pyromq.metrics.loop_delay import LOOP_DELAY, LoopDelay
 from pyromq.metrics.page import Collector, Page, Steps, label_text
 from pyromq.metrics.settings import ServerMetricsConfig, labels_of, listen_host
 from pyromq.remoting.server import bound_socket
+
+logger = logging.getLogger(__name__)
 
 #: Work on the loop between two loop iterations.
 SLICE_SECONDS: Final = 0.002
@@ -77,8 +79,14 @@ class Endpoint:
         collectors: Sequence[Collector],
         readiness: Readiness,
         prepare: Callable[[], Awaitable[None]] = nothing,
+        *,
+        max_series: Callable[[], int] | None = None,
     ) -> None:
-        """Every series gets `labels` and those of metricsLabel. `prepare` runs before a scrape."""
+        """Every series gets `labels` and those of metricsLabel. `prepare` runs before a scrape.
+
+        `max_series` returns the current limit, if the configuration does not.
+        """
+        self._max_series = max_series or (lambda: config.metrics_otel_cardinality_limit)
         self._config = config
         self._labels = {**labels, **labels_of(config)}
         self._collectors = [*collectors, self._collect_own]
@@ -110,8 +118,8 @@ class Endpoint:
         try:
             self._socket = bound_socket(host, port, is_chosen=port != 0)
         except OSError as error:
+            # Without a number: callers would advise another port for clients.
             raise OSError(
-                error.errno or errno.EADDRINUSE,
                 f"metrics cannot be served on {host}:{port}: {error.strerror or error}; choose "
                 "another port with metricsPromExporterPort, or set metricsExporterType=DISABLE",
             ) from error
@@ -123,6 +131,7 @@ class Endpoint:
         bound, self._socket = self._socket, None
         self.loop_delay.start()
         await self._http.start(bound)
+        logger.info("metrics on http://%s:%d/metrics", listen_host(self._config), self._port)
 
     async def stop(self) -> None:
         """Stop serving and give the port back. Idempotent."""
@@ -185,7 +194,7 @@ class Endpoint:
         await self._prepare()
         page = Page(
             self._labels,
-            max_series=self._config.metrics_otel_cardinality_limit,
+            max_series=self._max_series(),
             is_open_metrics=is_open_metrics,
         )
         on_loop = await run_collectors(self._collectors, page)

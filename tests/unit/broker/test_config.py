@@ -82,9 +82,10 @@ def test_defaults_are_those_of_rocketmq(monkeypatch: pytest.MonkeyPatch) -> None
     java = {pair.split("=")[0] for pair in JAVA_DEFAULTS.split()}
     lines = [line for line in format_settings(config).split() if line.split("=")[0] in java]
     assert lines == JAVA_DEFAULTS.split()
-    # Every setting that RocketMQ does not have is a limit, or about replication, access or TLS.
+    # Every setting that RocketMQ does not have is a limit, or about replication, access, metrics or
+    # TLS.
     ours = [item for item in settings_of(BrokerConfig) if item.key not in java]
-    about = ("replication", "acl", "auditLog", "tls.", "useTLS")
+    about = ("replication", "acl", "auditLog", "metrics", "tls.", "useTLS")
     assert all(item.limit or item.key.startswith(about) for item in ours)
     important = format_settings(config, only_important=True)
     assert [line.split("=")[0] for line in important.split()] == JAVA_IMPORTANT.split()

@@ -1,4 +1,4 @@
-"""The broker in its cluster: role, NameServers, replicas, raft group, access control, TLS.
+"""The broker in its cluster: role, NameServers, replicas, raft group.
 
 Runs on the loop.
 """
@@ -15,7 +15,6 @@ from pyromq.metrics.family import Source, counter, gauge
 from pyromq.metrics.page import Page, Steps, label_text
 from pyromq.protocol import kernel
 from pyromq.store.config import BrokerRole
-from pyromq.tls.server import ServerTls
 
 PERMISSION: Final = gauge(
     "rocketmq_broker_permission",
@@ -73,18 +72,6 @@ RAFT_PEER_LAG: Final = gauge(
 RAFT_PEER_CONNECTED: Final = gauge(
     "pyromq_raft_peer_connected", "Whether another node is connected: 1 or 0.", ("peer",)
 )
-ACL_REFUSALS: Final = counter(
-    "pyromq_acl_refusals_total",
-    "Requests that access control refused since the start; absent without aclEnable.",
-    ("reason",),
-)
-CERTIFICATE_EXPIRY: Final = gauge(
-    "pyromq_tls_certificate_expiry_timestamp_seconds",
-    "When the certificate of the ports (server) or of own connections (client) expires, in seconds "
-    "since 1970; absent without TLS.",
-    ("use",),
-)
-
 FAMILIES: Final = (
     PERMISSION,
     TOPIC_NUMBER,
@@ -104,22 +91,18 @@ FAMILIES: Final = (
     RAFT_COMMITTED,
     RAFT_PEER_LAG,
     RAFT_PEER_CONNECTED,
-    ACL_REFUSALS,
-    CERTIFICATE_EXPIRY,
 )
 
 
 class ClusterMetrics:
     """The broker among others."""
 
-    def __init__(self, parts: BrokerParts, registration: Registration, tls: ServerTls) -> None:
+    def __init__(self, parts: BrokerParts, registration: Registration) -> None:
         self._config = parts.config
         self._role = parts.role
         self._tables = parts.tables
         self._figures: Callable[[], dict[str, Any]] = parts.replication_figures
-        self._access_control = parts.access_control
         self._registration = registration
-        self._tls = tls
         self._auto_created = 0
         parts.tables.topics.add_creation_listener(self._topic_created)
 
@@ -145,18 +128,6 @@ class ClusterMetrics:
         )
         page.add(AUTO_CREATED, ("", self._auto_created))
         self._replication(page)
-        if self._access_control is not None:
-            page.add(
-                ACL_REFUSALS,
-                *(
-                    (label_text(reason=kind.value), count)
-                    for kind, count in self._access_control.auditor.refusals.items()
-                ),
-            )
-        page.add(
-            CERTIFICATE_EXPIRY,
-            *((label_text(use=use), expires) for use, expires in self._tls.expiry.items()),
-        )
         yield None
 
     def _replication(self, page: Page) -> None:

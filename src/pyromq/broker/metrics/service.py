@@ -22,9 +22,10 @@ from pyromq.broker.metrics.readiness import Readiness
 from pyromq.broker.metrics.storage import SAMPLE_SECONDS, StorageMetrics
 from pyromq.broker.metrics.topics import TopicMetrics
 from pyromq.broker.services.registration import Registration
-from pyromq.metrics import endpoint
+from pyromq.metrics import endpoint, security
 from pyromq.metrics.endpoint import Endpoint
 from pyromq.metrics.family import Family
+from pyromq.metrics.security import SecurityMetrics
 from pyromq.tls.server import ServerTls
 
 FAMILIES: Final[tuple[Family, ...]] = (
@@ -34,6 +35,7 @@ FAMILIES: Final[tuple[Family, ...]] = (
     *storage.FAMILIES,
     *delays.FAMILIES,
     *cluster.FAMILIES,
+    *security.FAMILIES,
     *endpoint.FAMILIES,
     *exporter.FAMILIES,
 )
@@ -64,7 +66,8 @@ class BrokerMetrics:
             ClientMetrics(parts, instruments).collect,
             self._storage.collect,
             DelayMetrics(parts).collect,
-            ClusterMetrics(parts, registration, tls).collect,
+            ClusterMetrics(parts, registration).collect,
+            SecurityMetrics(parts.refusals, lambda: tls.expiry).collect,
             ExporterMetrics(parts, lag_metrics).collect,
         ]
         parts.stats.measure_sizes()
