@@ -66,6 +66,7 @@ class Block:
         "dropped",
         "family",
         "series",
+        "sets",
     )
 
     def __init__(self, family: Family, constant_labels: str, max_series: int) -> None:
@@ -75,25 +76,29 @@ class Block:
         self._max_series = max_series
         self._lines: list[str] = []
         self._packed: list[bytes] = []
+        #: Sets of labels, which the limit counts, and lines.
+        self.sets = 0
         self.series = 0
         self.dropped = 0
 
     def add(self, labels: str, value: int | str) -> None:
         """Add a series; format other numbers than integers with `number`."""
-        if self.series >= self._max_series:
+        if self.sets >= self._max_series:
             self.dropped += 1
             return
+        self.sets += 1
         self.series += 1
         self._lines.append(f"{self._head}{labels}}} {value}\n")
         if not self.series % _LINES_PER_PART:
             self._pack()
 
     def add_histogram(self, labels: str, values: Histogram) -> None:
-        """Add all series of a histogram, or none."""
+        """Add all series of a histogram; they count as one for the limit, as in OpenTelemetry."""
         counts = values.cumulative()
-        if self.series + len(counts) + 2 > self._max_series:
-            self.dropped += len(counts) + 2
+        if self.sets >= self._max_series:
+            self.dropped += 1
             return
+        self.sets += 1
         self.series += len(counts) + 2
         lines, head = self._lines, self._bucket_head
         bounds = [*map(number, map(float, values.bounds)), "+Inf"]

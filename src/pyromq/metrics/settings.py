@@ -72,7 +72,6 @@ class MetricsSettings:
             ExporterType.DISABLE,
             "Serve metrics for Prometheus and health checks over HTTP (PROM), or nothing at all "
             "(DISABLE). PROM needs pip install 'pyromq[metrics]'.",
-            important=True,
         )
         self.metrics_prom_exporter_port: Any = setting(
             "metricsPromExporterPort",
