@@ -30,9 +30,10 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "remoting": frozenset({"tls", "protocol", "base"}),
     "replication": frozenset({"remoting", "store", "tls", "protocol", "base"}),
     "raft": frozenset({"remoting", "store", "tls", "protocol", "base"}),
-    "nameserver": frozenset({"acl", "remoting", "tls", "protocol", "base"}),
+    "metrics": frozenset({"remoting", "protocol", "base"}),
+    "nameserver": frozenset({"acl", "metrics", "remoting", "tls", "protocol", "base"}),
     "broker": frozenset(
-        {"acl", "replication", "raft", "remoting", "store", "tls", "protocol", "base"}
+        {"acl", "metrics", "replication", "raft", "remoting", "store", "tls", "protocol", "base"}
     ),
     "client": frozenset({"remoting", "tls", "protocol", "base"}),
     "otel": frozenset({"client", "remoting", "protocol", "base"}),
@@ -56,6 +57,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
             "acl",
             "broker",
             "client",
+            "metrics",
             "nameserver",
             "raft",
             "spark",
@@ -78,7 +80,7 @@ SUB_PACKAGES: dict[str, tuple[str, ...]] = {
     "protocol": ("java", "message", "wire", "filter", "kernel"),
     "store": ("log", "queues", "index", "recovery", "offline", "backup"),
     "raft": ("network", "node", "offline"),
-    "broker": ("state", "services", "services.upkeep", "handlers", "handlers.admin"),
+    "broker": ("state", "services", "services.upkeep", "handlers", "handlers.admin", "metrics"),
     "client": ("session", "producer", "consumer", "consumer.push", "consumer.lite_pull"),
     "spark": (
         "runtime",

@@ -11,7 +11,7 @@ from typing import Final
 from pyromq.acl.audit import DENIED, DONE, FAILED, AuditLog
 from pyromq.acl.classification import Need
 from pyromq.acl.rules import Account, shown_resource
-from pyromq.acl.validation import AccessDeniedError
+from pyromq.acl.validation import AccessDeniedError, Denial
 from pyromq.protocol.wire.codes import RequestCode, ResponseCode
 from pyromq.protocol.wire.frame import RemotingCommand
 
@@ -35,11 +35,17 @@ class Auditor:
 
     def __init__(self, log: AuditLog) -> None:
         self.log = log
+        self._refusals = dict.fromkeys(Denial, 0)
+
+    def counts(self) -> dict[str, int]:
+        """Return the refused requests since the start, by reason."""
+        return {kind.value: count for kind, count in self._refusals.items()}
 
     def refused(
         self, address: str, code: int, fields: Mapping[str, str], error: AccessDeniedError
     ) -> None:
-        """Log a refused request."""
+        """Log and count a refused request."""
+        self._refusals[error.kind] += 1
         self.log.write(
             account=error.access_key,
             address=address,

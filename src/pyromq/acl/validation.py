@@ -19,6 +19,7 @@ On the loop, for each request. `Validator.rules` may be replaced between two req
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Iterable
 from typing import Final
 
@@ -51,16 +52,34 @@ _QUOTED: Final = 255
 _TRACE: Final = Need(TRACE_TOPIC, Permission.PUB)
 
 
+class Denial(enum.Enum):
+    """Why a request is refused, in one word for metrics."""
+
+    NO_ACCESS_KEY = "no_access_key"
+    UNKNOWN_ACCOUNT = "unknown_account"
+    SIGNATURE = "signature"
+    TIME = "time"
+    NOT_ADMIN = "not_admin"
+    PERMISSION = "permission"
+
+
 class AccessDeniedError(RequestError):
     """A refused request; `reason` is the text without RocketMQ's frame."""
 
-    def __init__(self, reason: str, where: str, access_key: str | None) -> None:
+    def __init__(
+        self,
+        reason: str,
+        where: str,
+        access_key: str | None,
+        kind: Denial = Denial.PERMISSION,
+    ) -> None:
         super().__init__(
             ResponseCode.SYSTEM_ERROR,
             f"org.apache.rocketmq.acl.common.AclException: {reason}, {_MANAGER}.{where}",
         )
         self.reason = reason
         self.access_key = access_key
+        self.kind = kind
 
 
 class Validator:
@@ -90,16 +109,21 @@ class Validator:
             return None
         access_key = fields.get(ACCESS_KEY)
         if access_key is None:
-            raise _denied("No accessKey is configured", "validate", 663, None)
+            raise _denied(Denial.NO_ACCESS_KEY, "No accessKey is configured", "validate", 663, None)
         account = rules.accounts.get(access_key)
         if account is None:
             known = printable(access_key, _QUOTED)
-            raise _denied(f"No acl config for {known}", "validate", 667, known)
+            text = f"No acl config for {known}"
+            raise _denied(Denial.UNKNOWN_ACCOUNT, text, "validate", 667, known)
         if not account.white.is_blank and account.white.matches(parse_address(host)):
             return None
         if not is_signed_by(account, fields, body):
             raise _denied(
-                f"Check signature failed for accessKey={access_key}", "validate", 683, access_key
+                Denial.SIGNATURE,
+                f"Check signature failed for accessKey={access_key}",
+                "validate",
+                683,
+                access_key,
             )
         return account
 
@@ -139,7 +163,7 @@ class Validator:
                 line = 610 if need.resource in account.resources else 605
                 resource = printable(shown_resource(need.resource), _QUOTED)
                 reason = f"No default permission for {resource}"
-                raise _denied(reason, "checkPerm", line, account.access_key)
+                raise _denied(Denial.PERMISSION, reason, "checkPerm", line, account.access_key)
 
     def check_stored(self, account: Account, topic: str, permission: Permission) -> None:
         """Raise AccessDeniedError unless an account may use the topic of a stored message."""
@@ -166,6 +190,7 @@ class Validator:
         age = self._clock() - int(text)
         if abs(age) > self._replay_window:
             raise _denied(
+                Denial.TIME,
                 f"The request was made {age} ms ago, limit {self._replay_window} ms "
                 "(aclReplayWindowMillis); check the clocks",
                 "validate",
@@ -177,6 +202,7 @@ class Validator:
 def _check_admin(account: Account, code: int, *, is_allowed: bool) -> None:
     if not is_allowed:
         raise _denied(
+            Denial.NOT_ADMIN,
             f"Need admin permission for request code={code}, but "
             f"accessKey={account.access_key} is not",
             "checkPerm",
@@ -185,6 +211,8 @@ def _check_admin(account: Account, code: int, *, is_allowed: bool) -> None:
         )
 
 
-def _denied(reason: str, method: str, line: int, access_key: str | None) -> AccessDeniedError:
+def _denied(
+    kind: Denial, reason: str, method: str, line: int, access_key: str | None
+) -> AccessDeniedError:
     where = f"{method}(PlainPermissionManager.java:{line})"
-    return AccessDeniedError(reason, where, access_key)
+    return AccessDeniedError(reason, where, access_key, kind)

@@ -124,14 +124,16 @@ def build_service(
         routes = reject_sends_while(routes, lambda: store.free_buffers == 0)
     if is_draining:
         routes = refuse_sends(routes)
+    timing = parts.instruments
+    end_chunk = store.end_chunk if timing is None else timing.timed_end(store.end_chunk)
     return Service(
-        handlers=routes.plain,
+        handlers=routes.plain if timing is None else timing.timed_handlers(routes.plain),
         take_frames=chained(routes.takers),
         hot_handlers=routes.hot,
         max_runs=routes.max_runs,
         queries=routes.queries,
         late_requests=fast_failure,
-        on_chunk_end=fast_failure.timed(store.end_chunk),
+        on_chunk_end=fast_failure.timed(end_chunk),
         late_answers=answers_after_wait,
         on_disconnect=heartbeat.disconnected,
     )

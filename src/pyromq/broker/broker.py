@@ -32,6 +32,8 @@ from pyromq.broker.assembly import Assembly, assemble
 from pyromq.broker.config import MASTER_ID, BrokerConfig
 from pyromq.broker.extensions import ExtensionError, StoreFactory, load_hooks, load_store_factory
 from pyromq.broker.hooks import Hooks
+from pyromq.broker.instruments import BrokerInstruments
+from pyromq.broker.metrics.service import BrokerMetrics
 from pyromq.broker.parts import build_parts
 from pyromq.broker.raft_log import node_settings, open_log
 from pyromq.broker.role import Role, RoleError
@@ -50,6 +52,7 @@ from pyromq.broker.services.stats import SAMPLE_SECONDS
 from pyromq.broker.services.transaction_check import TransactionCheck
 from pyromq.broker.services.upkeep.upkeep import Upkeep
 from pyromq.broker.state.tables import BrokerTables
+from pyromq.metrics.settings import is_on
 from pyromq.protocol.message.message_id import encode_host, format_address
 from pyromq.protocol.wire import acl
 from pyromq.remoting.client import RemotingClient
@@ -132,6 +135,9 @@ class Broker:
         #: The bound replication port, from the start to the stop.
         self._ha_socket: socket.socket | None = None
         self._access_control: AccessControl | None = None
+        self._metrics: BrokerMetrics | None = None
+        self._instruments = BrokerInstruments() if is_on(config) else None
+        self._is_stopping = False
         self._periodic = PeriodicTasks()
         self._upkeep: Upkeep | None = None
         #: Drops all connections after a failure.
@@ -147,6 +153,11 @@ class Broker:
     def address(self) -> str:
         """Return the address that clients connect to."""
         return format_address(self._config.broker_ip1, self._port)
+
+    @property
+    def metrics_port(self) -> int | None:
+        """Return the port for metrics and health; None without one."""
+        return None if self._metrics is None else self._metrics.endpoint.port
 
     @property
     def delay(self) -> DelayService | None:
@@ -183,6 +194,7 @@ class Broker:
         self._role_switch = RoleSwitch(
             assembly, registration, self.raft or self.replication, is_saved=self.raft is None
         )
+        await self._start_metrics(assembly, registration)
         await self._role_switch.load()
         self.long_poll.start()
         for server in self._servers:
@@ -198,6 +210,7 @@ class Broker:
 
     async def stop(self) -> None:
         """Unregister, answer requests in flight, then close store and tables."""
+        self._is_stopping = True
         await self._periodic.stop()
         if self._upkeep is not None:
             await asyncio.to_thread(self._upkeep.stop)
@@ -227,6 +240,8 @@ class Broker:
         await self.lanes.stop()
         if self._access_control is not None:
             self._access_control.auditor.log.close()
+        if self._metrics is not None:
+            await self._metrics.stop()
         store, self.store = self.store, None
         if store is not None:
             await self._close_store(store)
@@ -466,6 +481,7 @@ class Broker:
             promotion=self._build_promotion(store, registration),
             access_control=self._access_control,
             replication_figures=self._replication_figures,
+            instruments=self._instruments,
             transfer=None if self.raft is None else self.raft.transfer,
             hooks=self._hooks,
             config_file=self._config_file,
@@ -474,6 +490,16 @@ class Broker:
         self._assembly = assembly = assemble(parts)
         parts.live_config.listeners.append(settings_changed)
         return assembly
+
+    async def _start_metrics(self, assembly: Assembly, registration: Registration) -> None:
+        if self._instruments is not None:
+            self._metrics = BrokerMetrics(
+                assembly, self._instruments, registration, self._tls, self._fault
+            )
+            await self._metrics.start()
+
+    def _fault(self) -> str | None:
+        return "the broker is stopping" if self._is_stopping else self.failure
 
     def _start_periodic_work(self, store: MessageStore, assembly: Assembly) -> None:
         self._tls.start()

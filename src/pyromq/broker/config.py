@@ -1,7 +1,8 @@
 """The broker's configuration: RocketMQ's BrokerConfig and the server part of its network keys.
 
 Defaults and units are RocketMQ 4.9.7's. Settings that RocketMQ does not have are inherited from
-`limit_settings`, `access_settings`, `replication_settings` and `upkeep_settings`; RocketMQ's keys
+`limit_settings`, `access_settings`, `replication_settings`, `upkeep_settings` and
+`metrics_settings`; RocketMQ's keys
 without a field are listed in `base.unsupported_settings`. One file holds the keys of broker and
 store: `load_broker_properties` reads both and applies the rules that tie them together.
 
@@ -31,7 +32,7 @@ from pyromq.base.settings import (
     shown,
 )
 from pyromq.base.unsupported_settings import BROKER, STORE
-from pyromq.broker.upkeep_settings import UpkeepSettings
+from pyromq.broker.metrics_settings import BrokerMetricsSettings
 from pyromq.protocol.names import MAX_TOPIC_LENGTH, REPLY_TOPIC_SUFFIX, topic_fault
 from pyromq.remoting.address import AddressError, parse_address, parse_addresses
 from pyromq.remoting.socket_options import SocketSettings, check_water_marks
@@ -148,7 +149,7 @@ def local_address() -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class BrokerConfig(UpkeepSettings):
+class BrokerConfig(BrokerMetricsSettings):
     """Settings of the broker around its store."""
 
     bind_address: str = setting(
@@ -563,9 +564,7 @@ class BrokerConfig(UpkeepSettings):
                 f"{_FAST_PORT_DISTANCE}"
             )
         check_water_marks(self)
-        self.check_credentials()
-        self.check_tls()
-        self.check_access()
+        self.check_inherited()
 
     @classmethod
     def load(cls, properties: Mapping[str, str]) -> tuple[Self, list[str]]:

@@ -15,6 +15,7 @@ from pyromq.base.clock import Clock, now_ms
 from pyromq.broker.config import BrokerConfig
 from pyromq.broker.hooks import Hooks
 from pyromq.broker.inner_messages import MessageWriter
+from pyromq.broker.instruments import BrokerInstruments
 from pyromq.broker.role import Role
 from pyromq.broker.services.access_control import AccessControl
 from pyromq.broker.services.flow_control import Lanes
@@ -61,8 +62,15 @@ class BrokerParts:
     access_control: AccessControl | None = None
     #: Returns how replication is doing (`BrokerReplication.figures`).
     replication_figures: Callable[[], dict[str, Any]] = dict
+    #: Times the hot paths; None without metrics.
+    instruments: BrokerInstruments | None = None
     #: Lets another node of the raft group lead; returns why not. None outside of a group.
     transfer: Callable[[str], Awaitable[str | None]] | None = None
+
+    def refusals(self) -> dict[str, int]:
+        """Return the requests that access control has refused, by reason; empty without it."""
+        control = self.access_control
+        return {} if control is None else control.auditor.counts()
 
     async def announced(self) -> None:
         """Announce the topics and wait until the NameServers know them."""
@@ -85,6 +93,7 @@ def build_parts(  # noqa: PLR0913 - the inputs of the composition root
     promotion: Promotion | None = None,
     access_control: AccessControl | None = None,
     replication_figures: Callable[[], dict[str, Any]] = dict,
+    instruments: BrokerInstruments | None = None,
     transfer: Callable[[str], Awaitable[str | None]] | None = None,
     hooks: Hooks | None = None,
     config_file: Path | None = None,
@@ -120,5 +129,6 @@ def build_parts(  # noqa: PLR0913 - the inputs of the composition root
         promotion=promotion,
         access_control=access_control,
         replication_figures=replication_figures,
+        instruments=instruments,
         transfer=transfer,
     )

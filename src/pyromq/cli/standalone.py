@@ -12,7 +12,7 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import click
 
@@ -32,6 +32,7 @@ from pyromq.cli.brokers.layout import (
     Place,
     plan,
     plan_raft,
+    with_metrics_ports,
 )
 from pyromq.cli.brokers.processes import BrokerProcesses
 from pyromq.cli.brokers.roles import Role, assign
@@ -46,6 +47,7 @@ from pyromq.cli.running import (
     run_servers,
     server_options,
 )
+from pyromq.metrics.settings import is_on
 from pyromq.nameserver.config import NamesrvConfig
 from pyromq.nameserver.server import NameServer
 from pyromq.protocol.message.message_id import format_address
@@ -182,10 +184,11 @@ def standalone(
     port = checked.broker.listen_port
     if raft:
         places = plan_raft(raft, root, _raft_host(host), port, given, namesrv_port)
-        members = _raft_members(settings, places)
     else:
         places = plan(brokers, root, port, given, namesrv_port, replicas=replicas)
-        members = _members(settings, places, checked)
+    if is_on(checked.broker):
+        places = with_metrics_ports(places, checked.broker.metrics_prom_exporter_port)
+    members = _raft_members(settings, places) if raft else _members(settings, places, checked)
     namesrv_config = NamesrvConfig(
         listen_port=namesrv_port,
         bind_address=host,
@@ -197,6 +200,7 @@ def standalone(
         acl_plain_file=checked.broker.acl_plain_file,
         audit_log_max_bytes=checked.broker.audit_log_max_bytes,
         audit_log_files=checked.broker.audit_log_files,
+        **_namesrv_metrics(checked.broker, len(places)),
         **checked.broker.tls_values(),
     )
     keys = checked.broker.replication_access_key, checked.broker.replication_secret_key
@@ -206,6 +210,18 @@ def standalone(
     warnings = [*checked.warnings, *mode_warnings(config_file, [BrokerConfig])]
     run_servers(cluster.start, options, logs, warnings)
     cluster.check_end()
+
+
+def _namesrv_metrics(config: BrokerConfig, brokers: int) -> dict[str, Any]:
+    """Return the settings of the NameServer's metrics: the brokers', and the port after theirs."""
+    port = config.metrics_prom_exporter_port
+    return {
+        "metrics_exporter_type": config.metrics_exporter_type,
+        "metrics_prom_exporter_port": port + brokers if port else 0,
+        "metrics_prom_exporter_host": config.metrics_prom_exporter_host,
+        "metrics_label": config.metrics_label,
+        "metrics_otel_cardinality_limit": config.metrics_otel_cardinality_limit,
+    }
 
 
 @dataclass(frozen=True, slots=True)

@@ -91,6 +91,10 @@ class NameServerAccess:
             for code, handler in handlers.items()
         }
 
+    def refusals(self) -> dict[str, int]:
+        """Return the refused requests since the start, by reason."""
+        return self._auditor.counts()
+
     def close(self) -> None:
         """Close the audit log."""
         self._auditor.log.close()

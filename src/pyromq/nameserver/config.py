@@ -24,6 +24,7 @@ from pyromq.base.settings import (
     settings_of,
 )
 from pyromq.base.unsupported_settings import NAMESERVER
+from pyromq.metrics.settings import ExporterType, MetricsSettings, check_metrics
 from pyromq.remoting.limits import PeerSettings
 from pyromq.remoting.socket_options import SocketSettings, check_water_marks
 from pyromq.tls.settings import TlsSettings, with_tls_file
@@ -33,6 +34,8 @@ _HOME_FOLDER = "namesrv"
 
 _PEERS = PeerSettings(received=128 << 20, unsent=256 << 20)
 _SOCKETS = SocketSettings()
+#: Not the broker's, because the two often share a machine.
+_METRICS = MetricsSettings(port=5558)
 _ACCESS = ServerSettings("audit.log beside the file of kvConfigPath")
 _REGISTRATION_REFUSED = (
     "The registration fails with SYSTEM_ERROR; registered brokers stay registered."
@@ -124,6 +127,11 @@ class NamesrvConfig(TlsSettings):
     audit_log_path: str | None = _ACCESS.audit_log_path
     audit_log_max_bytes: int = _ACCESS.audit_log_max_bytes
     audit_log_files: int = _ACCESS.audit_log_files
+    metrics_exporter_type: ExporterType = _METRICS.metrics_exporter_type
+    metrics_prom_exporter_port: int = _METRICS.metrics_prom_exporter_port
+    metrics_prom_exporter_host: str | None = _METRICS.metrics_prom_exporter_host
+    metrics_label: str = _METRICS.metrics_label
+    metrics_otel_cardinality_limit: int = _METRICS.metrics_otel_cardinality_limit
     max_brokers: int = setting(
         "maxBrokers",
         5_000,
@@ -186,6 +194,7 @@ class NamesrvConfig(TlsSettings):
     def __post_init__(self) -> None:
         check_water_marks(self)
         self.check_tls()
+        check_metrics(self)
         if self.acl_enable:
             check_files(self)
 

@@ -315,6 +315,18 @@ class RouteTable(Generic[ConnectionT]):
         """Return every broker and cluster. Encode the result now: it holds the live tables."""
         return ClusterInfo(self._brokers, self._clusters)
 
+    def last_seen(self) -> list[tuple[list[str], str, float]]:
+        """Return broker names, address and time of the last registration of each live broker."""
+        return [
+            (sorted(self._names_at.get(address, ())), address, live.last_seen)
+            for address, live in self._live.items()
+        ]
+
+    @property
+    def topic_count(self) -> int:
+        """Return the number of topics with a route."""
+        return len(self._topics)
+
     def all_topics(self) -> TopicList:
         """Return every topic that some broker has."""
         return TopicList(set(self._topics))

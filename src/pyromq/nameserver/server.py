@@ -14,10 +14,12 @@ from pathlib import Path
 
 from pyromq.acl.reload import INTERVAL_SECONDS
 from pyromq.base.periodic import PeriodicTasks
+from pyromq.metrics.settings import is_on
 from pyromq.nameserver.access_control import NameServerAccess
 from pyromq.nameserver.config import NamesrvConfig
 from pyromq.nameserver.handlers import NameServerHandlers
 from pyromq.nameserver.kv_config import KVConfig, KVLimits
+from pyromq.nameserver.metrics import NameServerMetrics
 from pyromq.nameserver.production import ProductionRoutes
 from pyromq.nameserver.route_table import RouteLimits, RouteTable
 from pyromq.remoting.connection import Connection
@@ -65,12 +67,26 @@ class NameServer:
             tls=self.tls,
         )
         self._access = NameServerAccess(config) if config.acl_enable else None
+        self._metrics: NameServerMetrics | None = None
+        if is_on(config):
+            self._metrics = NameServerMetrics(
+                lambda: self._handlers.config,
+                self.routes,
+                clock,
+                dict if self._access is None else self._access.refusals,
+                lambda: self.tls.expiry,
+            )
         self._periodic = PeriodicTasks()
 
     @property
     def port(self) -> int:
         """Return the port it listens on, also if the configuration says 0."""
         return self._server.port
+
+    @property
+    def metrics_port(self) -> int | None:
+        """Return the port for metrics and health; None without one."""
+        return None if self._metrics is None else self._metrics.endpoint.port
 
     async def start(self) -> None:
         """Read the KV configuration and listen.
@@ -85,17 +101,25 @@ class NameServer:
             handlers = self._access.guard(handlers)
             self._periodic.start(INTERVAL_SECONDS, self._access.rules.poll, name="access control")
         self._kv_config.load()
+        if self._metrics is not None:
+            handlers = self._metrics.counted(handlers)
+            self._metrics.endpoint.bind()
+            await self._metrics.endpoint.start()
         await self._server.start(Service(handlers, on_disconnect=self.routes.remove_connection))
         self.tls.start()
         self._periodic.start(SCAN_INTERVAL, self.remove_dead_brokers, first=FIRST_SCAN)
 
     async def stop(self) -> None:
         """Stop listening and close all connections. Idempotent."""
+        if self._metrics is not None:
+            self._metrics.is_stopping = True
         await self._periodic.stop()
         await self._server.stop()
         await self.tls.stop()
         await self._kv_config.close()
         await self._production.close()
+        if self._metrics is not None:
+            await self._metrics.endpoint.stop()
         if self._access is not None:
             self._access.close()
 

@@ -485,8 +485,11 @@ class Chunk:
             if queue.watched and self._on_arrival is not None:
                 self._on_arrival(queue)
         took = monotonic_ns() - begun
+        growth = self._growth
+        if growth.on_seal is not None:
+            growth.on_seal(took)
         if took >= SLOW_SEAL_NS:
-            self._growth.slow_seal(took)
+            growth.slow_seal(took)
 
     def _write(self) -> None:
         """Append the gathered records to the log."""

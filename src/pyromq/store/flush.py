@@ -77,7 +77,12 @@ class FlushService:
         self._waiters = OffsetWaiters(lambda: log.watermarks.flushed, AckOutcome.FLUSH_TIMED_OUT)
         self._threads: list[threading.Thread] = []
         self._last_thorough_flush = self._last_thorough_queue_flush = 0.0
+        self._observe: Callable[[float], None] | None = None
         self.add = self._dirty.append
+
+    def time_flushes(self, observe: Callable[[float], None]) -> None:
+        """Call `observe` with the seconds of each fsync of the log, on the thread that does it."""
+        self._observe = observe
 
     def start(self) -> None:
         """Start the threads."""
@@ -178,7 +183,7 @@ class FlushService:
     def _flush_log(self) -> None:
         if self._failed:
             return
-        begun = time.monotonic()
+        begun, before = time.monotonic(), self._log.watermarks.flushed
         try:
             self._log.flush()
         except ShortageError:
@@ -193,6 +198,8 @@ class FlushService:
                 self._on_failure(f"commit log flush failed: {error}")
             raise
         _report_slow("commit log", begun)
+        if self._observe is not None and self._log.watermarks.flushed > before:
+            self._observe(time.monotonic() - begun)
         self._checkpoint.log_timestamp = self._log.watermarks.flushed_timestamp or (
             self._checkpoint.log_timestamp
         )

@@ -21,9 +21,10 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Iterable, Iterator
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator
 from time import monotonic
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
@@ -51,6 +52,8 @@ class QueueGrowth(NamedTuple):
     messages: int
     #: Size of their records in the log.
     size: int
+    #: Messages by the bounds of `count_sizes`; None if nobody asked.
+    buckets: list[int] | None = None
 
 
 class Growth:
@@ -66,6 +69,9 @@ class Growth:
         self.slow_seals: list[int] = []
         #: Puts that were refused, for lack of room or because they were too large.
         self.refused_puts = 0
+        #: Called with the duration of each seal (ns); None if nobody measures.
+        self.on_seal: Callable[[int], None] | None = None
+        self._bounds: tuple[float, ...] = ()
         self.add = self._grown.add
 
     def slow_seal(self, nanoseconds: int) -> None:
@@ -93,6 +99,14 @@ class Growth:
                 milliseconds,
             )
 
+    def count_sizes(self, bounds: tuple[float, ...]) -> None:
+        """Count messages by the size of their records; the bounds are inclusive."""
+        self._bounds = bounds
+
+    def time_seals(self, observe: Callable[[int], None]) -> None:
+        """Call `observe` with the duration of each seal, in nanoseconds."""
+        self.on_seal = observe
+
     def __len__(self) -> int:
         """Return the number of queues that may have grown."""
         return len(self._grown)
@@ -117,14 +131,24 @@ class Growth:
             while queue.counted < end:
                 begin = queue.counted
                 queue.counted = min(end, begin + _MAX_COUNTED)
-                size = _size(queue, begin, queue.counted)
-                yield QueueGrowth(queue.topic, queue.queue_id, queue.counted - begin, size)
+                buckets = [0] * (len(self._bounds) + 1) if self._bounds else None
+                size = _size(queue, begin, queue.counted, self._bounds, buckets)
+                yield QueueGrowth(queue.topic, queue.queue_id, queue.counted - begin, size, buckets)
                 if queue.next_offset < end:
                     break  # its topic was deleted meanwhile
 
 
-def _size(queue: ConsumeQueue, offset: int, end: int) -> int:
-    """Return the total size of the records of these entries that still exist."""
+def _size(
+    queue: ConsumeQueue,
+    offset: int,
+    end: int,
+    bounds: tuple[float, ...],
+    buckets: list[int] | None,
+) -> int:
+    """Return the total size of the records of these entries that still exist.
+
+    Count them in `buckets`, if given.
+    """
     total = 0
     while offset < end:
         entries = queue.read(offset, end - offset)
@@ -132,8 +156,27 @@ def _size(queue: ConsumeQueue, offset: int, end: int) -> int:
         if not count:
             break  # expired meanwhile, or the topic was deleted
         if count <= _MAX_PLAIN:
-            total += sum(split_entries(entries)[1])
+            plain = split_entries(entries)[1]
+            total += sum(plain)
+            if buckets is not None:
+                for size in plain:
+                    buckets[bisect_left(bounds, size)] += 1
         else:
-            total += int(np.frombuffer(entries, CONSUME_QUEUE_DTYPE)["size"].sum(dtype=np.int64))
+            sizes = np.frombuffer(entries, CONSUME_QUEUE_DTYPE)["size"]
+            total += int(sizes.sum(dtype=np.int64))
+            if buckets is not None:
+                _count_sizes(sizes, bounds, buckets)
         offset += count
     return total
+
+
+def _count_sizes(
+    sizes: np.ndarray[Any, Any], bounds: tuple[float, ...], buckets: list[int]
+) -> None:
+    least, most = bisect_left(bounds, int(sizes.min())), bisect_left(bounds, int(sizes.max()))
+    if least == most:  # as usual: all messages of a topic are alike
+        buckets[least] += len(sizes)
+        return
+    found = np.bincount(np.searchsorted(bounds, sizes), minlength=len(buckets))
+    for number, count in enumerate(found.tolist()):
+        buckets[number] += count

@@ -528,6 +528,17 @@ class MessageStore:
         """Return how many buffers of the transient store pool are free; None without a pool."""
         return self._log.free_buffers
 
+    def time_flushes(self, observe: Callable[[float], None]) -> None:
+        """Call `observe` with the seconds of each fsync of the log, on the flush thread."""
+        self._flush.time_flushes(observe)
+
+    @property
+    def fault(self) -> str | None:
+        """Return why the store takes no messages, whoever sends them; None if it does."""
+        if self._state is not StoreState.RUNNING:
+            return "the store is not running"
+        return self._failure or self._full_disk
+
     @property
     def dispatch_behind(self) -> int:
         """Return how many bytes of the log are not indexed yet."""

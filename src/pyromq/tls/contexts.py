@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import logging
 import ssl
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -27,6 +28,8 @@ logger = logging.getLogger(__name__)
 
 #: The ciphers of TLS 1.2, fastest first. Python leaves those of TLS 1.3 to OpenSSL.
 _CIPHERS: Final = "ECDHE+AESGCM:ECDHE+CHACHA20"
+#: OpenSSL's X509_V_FLAG_NO_CHECK_TIME, which Python does not name.
+_NO_CHECK_TIME: Final = 0x200000
 _CLIENT_AUTH: Final = {
     ClientAuth.NONE: ssl.CERT_NONE,
     ClientAuth.OPTIONAL: ssl.CERT_OPTIONAL,
@@ -41,6 +44,8 @@ class Loaded(NamedTuple):
     note: str
     #: Whether the certificate is valid.
     is_sound: bool = True
+    #: When the certificate expires, in seconds since the epoch; None if that is unknown.
+    expires: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +115,8 @@ def server_context(settings: TlsSettings) -> Loaded:
         load_authorities(context, "tls.server.trustCertPath", settings.tls_server_trust_cert_path)
         context.verify_mode = _CLIENT_AUTH[settings.client_auth]
     is_sound, validity = _validity(pair)
-    return Loaded(context, f"certificate {pair.cert} is {validity}", is_sound)
+    note = f"certificate {pair.cert} is {validity}"
+    return Loaded(context, note, is_sound, _expiry(pair))
 
 
 def client_context(settings: TlsSettings) -> Loaded:
@@ -133,7 +139,7 @@ def client_context(settings: TlsSettings) -> Loaded:
         "tls.client.keyPath",
     )
     pair.load_into(context)
-    return Loaded(context, f"client certificate {pair.cert}")
+    return Loaded(context, f"client certificate {pair.cert}", expires=_expiry(pair))
 
 
 def new_server_context() -> ssl.SSLContext:
@@ -208,26 +214,45 @@ def _has_certificate(path: str) -> bool:
 def _validity(pair: KeyPair) -> tuple[bool, str]:
     """Return whether a certificate is valid, and until when or why not.
 
-    The standard library cannot parse a certificate, but a client that trusts exactly this one can:
-    it completes a handshake in memory. That also proves that the key works.
+    A handshake in memory also proves that the key works.
     """
-    server_side, client_side = new_server_context(), ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    pair.load_into(server_side)
-    client_side.check_hostname = False
-    client_side.verify_flags |= ssl.VerifyFlags.VERIFY_X509_PARTIAL_CHAIN
-    client_side.load_verify_locations(cafile=expanded(pair.cert))
-    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
-    server = server_side.wrap_bio(to_server, to_client, server_side=True)
-    client = client_side.wrap_bio(to_client, to_server)
     try:
-        for end in (client, server, client):
-            try:
-                end.do_handshake()
-            except ssl.SSLWantReadError:
-                continue
+        peer = _peer_certificate(pair)
     except ssl.SSLCertVerificationError as error:
         return False, f"refused by clients that verify it: {error.verify_message.rstrip('.')}"
     except ssl.SSLError as error:
         raise TlsError(f"{pair.cert_setting}={pair.cert}: {describe(error)}") from error
-    peer = client.getpeercert() or {}
     return True, f"valid until {peer.get('notAfter', 'an unknown time')}"
+
+
+def _expiry(pair: KeyPair) -> float | None:
+    """Return when a certificate expires or expired, in seconds since the epoch."""
+    try:
+        expires = _peer_certificate(pair, more_flags=_NO_CHECK_TIME).get("notAfter")
+    except ssl.SSLError:
+        return None
+    return float(ssl.cert_time_to_seconds(expires)) if isinstance(expires, str) else None
+
+
+def _peer_certificate(pair: KeyPair, *, more_flags: int = 0) -> Mapping[str, object]:
+    """Return a certificate as the standard library shows it. Raises ssl.SSLError.
+
+    It cannot parse a certificate, but a client that trusts exactly this one can: it completes a
+    handshake in memory.
+    """
+    server_side, client_side = new_server_context(), ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    pair.load_into(server_side)
+    client_side.check_hostname = False
+    client_side.verify_flags |= ssl.VerifyFlags(
+        ssl.VerifyFlags.VERIFY_X509_PARTIAL_CHAIN | more_flags
+    )
+    client_side.load_verify_locations(cafile=expanded(pair.cert))
+    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
+    server = server_side.wrap_bio(to_server, to_client, server_side=True)
+    client = client_side.wrap_bio(to_client, to_server)
+    for end in (client, server, client):
+        try:
+            end.do_handshake()
+        except ssl.SSLWantReadError:
+            continue
+    return client.getpeercert() or {}

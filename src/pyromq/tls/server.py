@@ -58,6 +58,9 @@ class ServerTls:
         if settings.connects_with_tls:
             self.client = ClientTls(ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT))
         self._context: ssl.SSLContext | None = None
+        #: When the certificates expire, in seconds since the epoch: of the ports (`server`) and of
+        #: own connections (`client`), if they have one.
+        self.expiry: dict[str, float] = {}
         self._looks: dict[str, _Look] = {}
         #: Why the files could not be loaded when they were last tried, or an empty string.
         self._fault = ""
@@ -149,11 +152,18 @@ class ServerTls:
     def _take(self, server: Loaded | None, client: Loaded | None) -> None:
         if server is not None:
             self._context = server.context
+            self._note_expiry("server", server)
             level = logging.INFO if server.is_sound else logging.WARNING
             logger.log(level, "TLS of the ports: %s", server.note)
         if client is not None and self.client is not None:
             self.client.context = client.context
+            self._note_expiry("client", client)
             logger.info("TLS of own connections: %s", client.note)
+
+    def _note_expiry(self, use: str, loaded: Loaded) -> None:
+        self.expiry.pop(use, None)
+        if loaded.expires is not None:
+            self.expiry[use] = loaded.expires
 
     def _look(self) -> dict[str, _Look]:
         return {path: _look_at(path) for path in self._files()}

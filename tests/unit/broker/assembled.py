@@ -18,6 +18,7 @@ from pyromq.broker.config import BrokerConfig
 from pyromq.broker.handlers.pull import PullHandlers
 from pyromq.broker.handlers.send_slow import SlowSends
 from pyromq.broker.hooks import Hooks
+from pyromq.broker.instruments import BrokerInstruments
 from pyromq.broker.parts import BrokerParts, build_parts
 from pyromq.broker.services.flow_control import Lanes
 from pyromq.broker.services.long_poll import LongPoll
@@ -112,6 +113,7 @@ class AssembledBroker:
         config: BrokerConfig | None = None,
         *,
         hooks: Hooks | None = None,
+        instruments: BrokerInstruments | None = None,
         **store_settings: Any,
     ) -> None:
         self.config = config or BrokerConfig(broker_ip1="127.0.0.1", broker_ip2="127.0.0.1")
@@ -130,7 +132,7 @@ class AssembledBroker:
         self.now = BORN
         #: Called when a new topic must be announced before an answer leaves; usually nothing waits.
         self.announce: Callable[[], Awaitable[None]] | None = None
-        self.parts = self._build_parts(hooks)
+        self.parts = self._build_parts(hooks, instruments)
         self.writer, self.stats = self.parts.writer, self.parts.stats
         self.assembly = assemble(self.parts)
         service = self.assembly.service
@@ -142,7 +144,9 @@ class AssembledBroker:
         slow_server = served(dataclasses.replace(without_kernel, hot_handlers=only_hot(service)))
         self.slow = Client(slow_server, ("127.0.0.1", 40404))
 
-    def _build_parts(self, hooks: Hooks | None) -> BrokerParts:
+    def _build_parts(
+        self, hooks: Hooks | None, instruments: BrokerInstruments | None
+    ) -> BrokerParts:
         return build_parts(
             self.config,
             self.store,
@@ -153,6 +157,7 @@ class AssembledBroker:
             address=format_address(*STORE_HOST),
             announce=self._announce,
             hooks=hooks,
+            instruments=instruments,
             clock=lambda: self.now,
         )
 

@@ -12,6 +12,7 @@ Used by `handlers.send` if the kernel is there. On the loop.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from time import perf_counter
 from types import ModuleType
 
 from pyromq.broker.handlers.send_responses import SendResponses
@@ -44,6 +45,7 @@ class PlainSends:
         self._queued = queued
         self._max_batch = max_batch
         self._access_control = parts.access_control
+        self._sent = None if parts.instruments is None else parts.instruments.sent
         self.clear()
 
     def clear(self) -> None:
@@ -80,6 +82,7 @@ class PlainSends:
         if self._queued and connection in self._queued:
             return position
         store, sends = self._store, self._sends
+        begun = perf_counter() if self._sent is not None else 0.0
         start, limit, is_written, index, term = store.record_room()
         if is_written:
             sends.reset()
@@ -94,4 +97,7 @@ class PlainSends:
             store.put_records(records, queues, now)
             if responses:
                 answers.append(responses)
+            if self._sent is not None:
+                count = sum([each[2] for each in queues])
+                self._sent(perf_counter() - begun, count)
         return taken

@@ -90,6 +90,7 @@ class PullServing:
         self._turns = parts.long_poll.turns
         #: Called with group, topic, queue id and the messages of each response.
         self._on_found = parts.hooks.found if parts.hooks.consume else None
+        self._delivered = None if parts.instruments is None else parts.instruments.delivered
 
     def get(self, pull: Pull, offset: int, *, may_wait: bool = False) -> GetResult:
         """Return the messages of a pull from `offset` on.
@@ -174,6 +175,8 @@ class PullServing:
                 result.size,
                 next_offset=result.next_offset,
             )
+            if self._delivered is not None:
+                self._delivered(result.pieces[0])
             if self._on_found is not None:
                 self._on_found(plan.group, plan.topic, plan.queue_id, result)
         else:

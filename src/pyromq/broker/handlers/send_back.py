@@ -209,6 +209,8 @@ class SendBackHandlers:
                 ResponseCode.SYSTEM_ERROR, f"{error.status.name}: {error.reason}"
             ) from error
         self._stats.sent_back(header.group, original_topic)
+        if topic is not retry_topic:
+            self._stats.sent_to_dlq(header.group, original_topic)
 
 
 def retry_limit(group: SubscriptionGroupConfig, version: int, requested: int | None) -> int:

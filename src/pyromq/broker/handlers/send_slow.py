@@ -31,6 +31,7 @@ from pyromq.protocol import names
 from pyromq.protocol.message.properties import (
     CLUSTER,
     DELAY,
+    RETRY_TOPIC,
     TRAN_MSG,
     WAIT,
     decode_properties,
@@ -76,6 +77,7 @@ class SlowSends:
         self._now = parts.clock
         self._announce = parts.announce
         self._responses = responses
+        self._stats = parts.stats
         self._targets = targets
         #: Encoded properties that a batch adds to each of its messages, by the batch's own text.
         #: Raises ValueError for a batch that is not for the hot path.
@@ -331,6 +333,9 @@ class SlowSends:
             header.reconsume_times or 0,
         )
         queue, offset, physical = self._writer.put(self._half_if_transactional(message, header))
+        if topic_name.startswith(names.DEAD_LETTER_TOPIC_PREFIX):
+            group = topic_name[len(names.DEAD_LETTER_TOPIC_PREFIX) :]
+            self._stats.sent_to_dlq(group, properties.get(RETRY_TOPIC, header.topic))
         if queue.topic == topic.topic_name:
             self._targets.add(topic, queue)
         elif queue.topic == names.SCHEDULE_TOPIC:

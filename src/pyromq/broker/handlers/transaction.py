@@ -32,7 +32,7 @@ from pyromq.broker.transaction_messages import (
     resumed,
 )
 from pyromq.protocol.message.message_id import decode_message_id
-from pyromq.protocol.message.properties import MAX_PROPERTIES, PREPARED_QUEUE_OFFSET
+from pyromq.protocol.message.properties import MAX_PROPERTIES, PREPARED_QUEUE_OFFSET, REAL_TOPIC
 from pyromq.protocol.message.record import MessageRecord, RecordError, decode_record
 from pyromq.protocol.message.sysflag import (
     TRANSACTION_COMMIT,
@@ -63,6 +63,7 @@ class TransactionHandlers:
         self._lane = parts.lanes.end_transaction
         self._store_host = parts.store_host
         self._role = parts.role
+        self._stats = parts.stats
 
     def routes(self) -> Routes:
         """Return the routes of the family."""
@@ -159,6 +160,10 @@ class TransactionHandlers:
                 header.producer_group,
             )
         self._note_end(half.queue_offset, origin)
+        self._stats.transaction_ended(
+            half.properties.get(REAL_TOPIC, ""),
+            is_commit=header.commit_or_rollback == TRANSACTION_COMMIT,
+        )
         return request.answer()
 
     def _note_end(self, half: int, origin: int) -> None:

@@ -140,6 +140,11 @@ class Registration:
             name_server.task = asyncio.create_task(self._keep_registered(name_server))
         return asyncio.as_completed(attempts)
 
+    @property
+    def registered(self) -> dict[str, bool]:
+        """Return whether the last registration succeeded, by NameServer."""
+        return {each.address: each.registered for each in self._name_servers}
+
     def register_soon(self) -> None:
         """Register with every NameServer without waiting."""
         for name_server in self._name_servers:

@@ -34,12 +34,13 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from datetime import date
 from typing import Final, NamedTuple
 
-from pyromq.broker.services.stats_items import DAY, HOUR, MINUTE, Snapshot, StatsItems
+from pyromq.broker.services.stats_items import DAY, HOUR, MINUTE, Snapshot, StatsItem, StatsItems
+from pyromq.metrics.histogram import Histogram
 from pyromq.protocol.wire.bodies_admin import BrokerStatsData, BrokerStatsItem
 from pyromq.store.growth import Growth
 
@@ -83,6 +84,8 @@ NAMES: Final = (
     "COMMERCIAL_PERM_FAILURES",
 )
 
+#: Bytes; RocketMQ 5.x' bounds.
+SIZE_BOUNDS: Final = (1024.0, 4096.0, 524288.0, 1048576.0, 2097152.0, 4194304.0)
 #: Seconds between two calls of `sample`.
 SAMPLE_SECONDS: Final = 1.0
 #: Up to this many grown queues are counted with each sample, more only at this interval, which is
@@ -144,6 +147,10 @@ class BrokerStats:
         self._items = StatsItems(NAMES, now)
         #: By group, topic and queue: messages, bytes, pulls, the offset after the last message.
         self._pulls: dict[tuple[str, str, int], list[int]] = {}
+        #: The offset after the last pull that found messages, by group, topic and queue.
+        self.pulled_to: dict[tuple[str, str, int], int] = {}
+        #: Sizes of records by topic; empty unless `measure_sizes` was called.
+        self.record_sizes: dict[str, Histogram] = {}
         #: Called before pulls are counted, for those that were served without `pulled`.
         self.before_count: list[Callable[[], None]] = []
         #: Called with all pulls that are counted.
@@ -160,6 +167,10 @@ class BrokerStats:
         self._slow: list[int] = []
         #: Put times of the last full minute.
         self.put_times = PutTimes()
+        #: Dead letters by group and topic, and ends of transactions by topic, since the start.
+        self.dead_letters: Counter[tuple[str, str]] = Counter()
+        self.commits: Counter[str] = Counter()
+        self.rollbacks: Counter[str] = Counter()
         #: The slowest chunk, in milliseconds.
         self.slowest_put = 0
         #: The slowest get of a pull, in milliseconds; raised by the pull handlers.
@@ -192,6 +203,14 @@ class BrokerStats:
         """Count a message of this topic that a consumer sent back."""
         self._items.add(SNDBCK_PUT_NUMS, f"{topic}@{group}", 1)
 
+    def sent_to_dlq(self, group: str, topic: str) -> None:
+        """Count a message of this topic that became a dead letter of a group."""
+        self.dead_letters[group, topic] += 1
+
+    def transaction_ended(self, topic: str, *, is_commit: bool) -> None:
+        """Count a commit or a rollback."""
+        (self.commits if is_commit else self.rollbacks)[topic] += 1
+
     async def sample(self) -> None:
         """Count, and take the samples that are due; called every second."""
         now = self._monotonic_ms()
@@ -220,7 +239,7 @@ class BrokerStats:
         self._count_pulls()
         add = self._items.add
         work = 0
-        for topic, queue_id, messages, size in self._growth.take():
+        for topic, queue_id, messages, size, buckets in self._growth.take():
             add(TOPIC_PUT_NUMS, topic, messages, messages)
             add(TOPIC_PUT_SIZE, topic, size, messages)
             key = f"{topic}@{queue_id}"
@@ -229,6 +248,8 @@ class BrokerStats:
             add(BROKER_PUT_NUMS, self._cluster, messages, 0)
             self._puts += messages
             self._put_bytes += size
+            if buckets is not None:
+                self._note_sizes(topic, buckets, size)
             work += 1 + messages // _MESSAGES_LIKE_A_QUEUE
             if work >= _QUEUES_PER_YIELD:
                 work = 0
@@ -237,6 +258,18 @@ class BrokerStats:
         self._slow += slow
         self.slowest_put = max(self.slowest_put, *slow, 0)
 
+    def measure_sizes(self) -> None:
+        """Count records by their size from now on."""
+        self._growth.count_sizes(SIZE_BOUNDS)
+
+    def _note_sizes(self, topic: str, buckets: list[int], size: int) -> None:
+        found = self.record_sizes.get(topic)
+        if found is None:
+            found = self.record_sizes[topic] = Histogram(SIZE_BOUNDS)
+        for number, count in enumerate(buckets):
+            found.counts[number] += count
+        found.sum += size
+
     def _count_pulls(self) -> None:
         for report in self.before_count:
             report()
@@ -244,7 +277,8 @@ class BrokerStats:
         for listener in self.on_pulls:
             listener(pulls)
         add = self._items.add
-        for (group, topic, queue_id), (count, size, times, _) in pulls.items():
+        for (group, topic, queue_id), (count, size, times, next_offset) in pulls.items():
+            self.pulled_to[group, topic, queue_id] = next_offset
             add(GROUP_GET_NUMS, f"{topic}@{group}", count, times)
             add(GROUP_GET_SIZE, f"{topic}@{group}", size, times)
             add(QUEUE_GET_NUMS, f"{topic}@{queue_id}@{group}", count, times)
@@ -263,6 +297,15 @@ class BrokerStats:
             return None
         spans = (self._items.snapshot(item, span) for span in (MINUTE, HOUR, DAY))
         return BrokerStatsData(*map(_as_body, spans))
+
+    def counters(self, name: str) -> Mapping[str, StatsItem]:
+        """Return the counters of a statistic by key, as a view that changes."""
+        return self._items.table(name)
+
+    def minute(self, name: str, key: str) -> Snapshot:
+        """Return a statistic over the last minute; zeros if nothing was counted."""
+        item = self._items.find(name, key)
+        return Snapshot() if item is None else self._items.snapshot(item, MINUTE)
 
     def group_get_tps(self, group: str, topic: str) -> float:
         """Return the messages per second that a group pulled of a topic in the last minute."""
@@ -310,6 +353,10 @@ class BrokerStats:
 
     def topic_deleted(self, topic: str) -> None:
         """Forget the statistics of a topic."""
+        self.record_sizes.pop(topic, None)
+        self._forget_pulls(lambda key: key[1] == topic)
+        self.commits.pop(topic, None)
+        self.rollbacks.pop(topic, None)
         items = self._items
         items.remove(TOPIC_PUT_NUMS, topic)
         items.remove(TOPIC_PUT_SIZE, topic)
@@ -327,6 +374,7 @@ class BrokerStats:
 
     def group_deleted(self, group: str) -> None:
         """Forget the statistics of a group."""
+        self._forget_pulls(lambda key: key[0] == group)
         for name in (
             QUEUE_GET_NUMS,
             QUEUE_GET_SIZE,
@@ -336,6 +384,11 @@ class BrokerStats:
             SNDBCK_PUT_NUMS,
         ):
             self._items.remove_if(name, lambda key: key.endswith(f"@{group}"))
+
+    def _forget_pulls(self, unwanted: Callable[[tuple[str, str, int]], bool]) -> None:
+        self.pulled_to = {
+            key: offset for key, offset in self.pulled_to.items() if not unwanted(key)
+        }
 
 
 def _as_body(snapshot: Snapshot) -> BrokerStatsItem:

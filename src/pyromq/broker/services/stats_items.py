@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from operator import itemgetter
 from typing import Final, NamedTuple
 
@@ -76,6 +76,10 @@ class StatsItems:
     def find(self, name: str, key: str) -> StatsItem | None:
         """Return a counter, or None."""
         return self._tables.get(name, {}).get(key)
+
+    def table(self, name: str) -> Mapping[str, StatsItem]:
+        """Return the counters of a statistic by key."""
+        return self._tables[name]
 
     def snapshot(self, item: StatsItem, span: int) -> Snapshot:
         """Return a counter's last MINUTE, HOUR or DAY, up to the latest sample."""

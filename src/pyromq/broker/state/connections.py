@@ -143,6 +143,10 @@ class ConsumerTable:
         members = self._groups.get(group)
         return None if members is None else members.subscriptions.get(topic)
 
+    def names(self) -> list[str]:
+        """Return the names of all groups with members."""
+        return list(self._groups)
+
     def groups_of_topic(self, topic: str) -> set[str]:
         """Return the groups that subscribe to a topic now."""
         return {name for name, group in self._groups.items() if topic in group.subscriptions}

@@ -5,6 +5,7 @@
 | directory | DATA | DATA/broker-0, DATA/broker-1, ... |
 | name | brokerName, or the host name | broker-0, ..., or brokerName-0, ... |
 | port | PORT | PORT, PORT + 4, PORT + 8, ... |
+| metrics | metricsPromExporterPort | that port, the next one, ...; then that of the NameServer |
 
 Replicas have the name of their broker. Those of broker 0 are in DATA/broker-0-replica-1 and so on,
 also if the broker itself is in DATA. Their ports follow those of the brokers. A place says nothing
@@ -65,11 +66,30 @@ class Place(NamedTuple):
     replica: int = 0
     #: The settings of a node of a raft group.
     raft: Mapping[str, str] = {}
+    #: None for the port of the settings.
+    metrics_port: int | None = None
 
     def properties(self) -> dict[str, str]:
         """Return the settings that only this broker has."""
         table = {"storePathRootDir": str(self.directory), "listenPort": str(self.port), **self.raft}
+        if self.metrics_port is not None:
+            table["metricsPromExporterPort"] = str(self.metrics_port)
         return table if self.name is None else {**table, "brokerName": self.name}
+
+
+def with_metrics_ports(places: Sequence[Place], first: int) -> list[Place]:
+    """Give each broker a port for metrics of its own: `first`, the next one, and so on.
+
+    Port 0 stays, for any free port. Raises click.ClickException if there are not enough.
+    """
+    if not first:
+        return list(places)
+    if first + len(places) > _HIGHEST_PORT:
+        raise click.ClickException(
+            f"metricsPromExporterPort={first} leaves no ports for {len(places)} brokers and the "
+            "NameServer; choose a lower one"
+        )
+    return [place._replace(metrics_port=first + index) for index, place in enumerate(places)]
 
 
 def plan(

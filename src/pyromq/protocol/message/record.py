@@ -401,6 +401,12 @@ def names_offset(head: bytes | memoryview, offset: int) -> bool:
     )
 
 
+def born_timestamp_at(buffer: bytes | memoryview, offset: int) -> int:
+    """Return the bornTimestamp of the record at `offset`."""
+    timestamp: int = _LONG.unpack_from(buffer, offset + BORN_TIMESTAMP_AT)[0]
+    return timestamp
+
+
 def store_timestamp_at(buffer: bytes | memoryview, offset: int) -> int:
     """Return the storeTimestamp of the record at `offset`."""
     (sys_flag,) = _INT.unpack_from(buffer, offset + SYS_FLAG_AT)

@@ -144,6 +144,12 @@ def frame_prefix(encoding: int, header_length: int, body_length: int) -> bytes:
     )
 
 
+def header_length(frame: bytes) -> int:
+    """Return the length of the header of an encoded frame."""
+    length: int = PREFIX.unpack_from(frame)[1] & HEADER_LENGTH_MASK
+    return length
+
+
 def with_code(frames: bytes, code: int, field: bytes, remark: str = "") -> bytes:
     """Return frames of our own with another code in those that have code 0 and this field.
 

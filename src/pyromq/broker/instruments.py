@@ -1,0 +1,164 @@
+"""Instruments on the broker's hot paths: histograms of latencies, filled while requests are served.
+
+Only a broker with metrics has them (`BrokerParts.instruments`); without, nothing is timed. An
+observation covers a run of requests or a chunk, never a single plain message, so that a message
+costs a few nanoseconds:
+
+| histogram | one observation |
+| --- | --- |
+| put | the seal of a chunk |
+| flush | an fsync of the log, on the flush thread |
+| acknowledgement | the wait of a chunk for fsync, replica or quorum |
+| pull | a run of pulls |
+| delivery, end_to_end | a message of a run of pulls |
+| rpc | a request, or a run of sends or pulls with the number of its requests |
+
+Called on the loop, `flushed` on the flush thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from functools import partial
+from time import perf_counter, time
+from typing import Any, Final
+
+from pyromq.broker.hooks import followed
+from pyromq.metrics.histogram import LONG, SHORT, Histogram
+from pyromq.protocol.message.record import HEAD_SIZE_V4, born_timestamp_at, store_timestamp_at
+from pyromq.protocol.wire.codes import RequestCode, ResponseCode
+from pyromq.protocol.wire.frame import PREFIX_SIZE, RemotingCommand, header_length
+from pyromq.remoting.connection import Connection, Handler
+from pyromq.remoting.service import Result
+
+#: RocketMQ 5.x' bounds of rpc latencies, in milliseconds.
+RPC_BOUNDS: Final = (1.0, 3.0, 5.0, 7.0, 10.0, 100.0, 1000.0, 2000.0, 3000.0)
+#: Bytes of a record that the time of a message needs.
+_TIMES_END: Final = HEAD_SIZE_V4
+
+#: Of a run of requests whose responses are not looked at.
+SUCCESS: Final = "success"
+
+Take = Callable[[Connection, bytes, int, list[bytes]], int]
+
+
+class BrokerInstruments:
+    """The histograms of one broker."""
+
+    def __init__(self, *, now: Callable[[], float] = time) -> None:
+        """`now` returns seconds since the epoch."""
+        self._now = now
+        self.put = Histogram(SHORT)
+        self.flush = Histogram(SHORT)
+        self.acknowledgement = Histogram(SHORT)
+        self.pull = Histogram(SHORT)
+        self.delivery = Histogram(LONG)
+        self.end_to_end = Histogram(LONG)
+        #: By request, response and result.
+        self.rpc: dict[tuple[str, str, str], Histogram] = {}
+        self._sends = self._rpc(RequestCode.SEND_MESSAGE_V2, SUCCESS, SUCCESS)
+
+    # The store
+
+    def sealed(self, nanoseconds: int) -> None:
+        """Note the seal of a chunk."""
+        self.put.observe(nanoseconds / 1_000_000_000)
+
+    def flushed(self, seconds: float) -> None:
+        """Note an fsync of the log."""
+        self.flush.observe(seconds)
+
+    def timed_end(
+        self, end_chunk: Callable[[], asyncio.Future[Any] | None]
+    ) -> Callable[[], asyncio.Future[Any] | None]:
+        """Time how long the responses of chunks wait."""
+
+        def end() -> asyncio.Future[Any] | None:
+            waiting = end_chunk()
+            if waiting is not None:
+                waiting.add_done_callback(partial(self._acknowledged, perf_counter()))
+            return waiting
+
+        return end
+
+    def _acknowledged(self, begun: float, _: object) -> None:
+        self.acknowledgement.observe(perf_counter() - begun)
+
+    # Requests
+
+    def sent(self, seconds: float, count: int) -> None:
+        """Note a run of plain sends that took so long, with `count` messages.
+
+        The kernel does not tell codes and batches apart: all count as SEND_MESSAGE_V2, per message.
+        """
+        self._sends.observe(seconds * 1000, count)
+
+    def timed_pulls(self, take: Take) -> Take:
+        """Time the plain pulls that `take` serves, and the way of their messages."""
+        pulls = self._rpc(RequestCode.PULL_MESSAGE, SUCCESS, SUCCESS)
+
+        def timed(connection: Connection, chunk: bytes, position: int, answers: list[bytes]) -> int:
+            before = len(answers)
+            begun = perf_counter()
+            taken = take(connection, chunk, position, answers)
+            count = len(answers) - before
+            if count:
+                took = perf_counter() - begun
+                self.pull.observe(took)
+                pulls.observe(took * 1000, count)
+                response = answers[-1]
+                self.delivered(response, PREFIX_SIZE + header_length(response))
+            return taken
+
+        return timed
+
+    def delivered(self, record: bytes | memoryview, start: int = 0) -> None:
+        """Note that the message of a record leaves now."""
+        if len(record) < start + _TIMES_END:
+            return
+        now = self._now()
+        self.delivery.observe(max(0.0, now - store_timestamp_at(record, start) / 1000))
+        self.end_to_end.observe(max(0.0, now - born_timestamp_at(record, start) / 1000))
+
+    def timed_handlers(self, handlers: Mapping[int, Handler]) -> dict[int, Handler]:
+        """Time every request that its handler serves alone."""
+        return {code: self._timed(handler) for code, handler in handlers.items()}
+
+    def _timed(self, handler: Handler) -> Handler:
+        def serve(connection: Connection, request: RemotingCommand) -> Result:
+            begun = perf_counter()
+            return followed(connection, request, handler, partial(self._served, begun, request))
+
+        return serve
+
+    def _served(
+        self, begun: float, request: RemotingCommand, answer: RemotingCommand | None
+    ) -> None:
+        try:
+            name = RequestCode(request.code)
+        except ValueError:
+            return
+        result = SUCCESS
+        response = "none"
+        if answer is not None:
+            response = _response_name(answer.code)
+            if answer.code == ResponseCode.SYSTEM_ERROR:
+                result = "process_request_failed"
+        if request.is_oneway:
+            result = "oneway"
+        self._rpc(name, response, result).observe((perf_counter() - begun) * 1000)
+
+    def _rpc(self, code: RequestCode, response: str, result: str) -> Histogram:
+        key = (code.name.lower(), response, result)
+        found = self.rpc.get(key)
+        if found is None:
+            found = self.rpc[key] = Histogram(RPC_BOUNDS)
+        return found
+
+
+def _response_name(code: int) -> str:
+    try:
+        return ResponseCode(code).name.lower()
+    except ValueError:
+        return "other"

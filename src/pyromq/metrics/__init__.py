@@ -1,0 +1,1 @@
+"""Metrics for Prometheus, and health over HTTP, for brokers and NameServers."""
