@@ -35,6 +35,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
         {"acl", "replication", "raft", "remoting", "store", "tls", "protocol", "base"}
     ),
     "client": frozenset({"remoting", "tls", "protocol", "base"}),
+    "admin": frozenset({"client", "remoting", "tls", "protocol", "base"}),
     "spark": frozenset({"client", "store", "remoting", "tls", "protocol", "base"}),
     "testing": frozenset(
         {
@@ -53,6 +54,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "cli": frozenset(
         {
             "acl",
+            "admin",
             "broker",
             "client",
             "nameserver",
@@ -92,7 +94,7 @@ SUB_PACKAGES: dict[str, tuple[str, ...]] = {
         "sql",
         "jobs",
     ),
-    "cli": ("bench", "brokers", "raft"),
+    "cli": ("bench", "brokers", "raft", "admin"),
 }
 
 _START = "loads its job, and Spark with it, when it runs: --help and usage errors stay quick"

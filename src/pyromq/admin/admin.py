@@ -1,0 +1,76 @@
+"""`Admin`: the entry point of the admin API.
+
+    async with Admin("127.0.0.1:9876") as admin:
+        for name in await admin.topics.names():
+            print(name)
+
+Each area of administration is an attribute with its own class and module. Nothing is cached, and
+nothing is connected before the first request. Runs on its owner's event loop; `Admin.sync(...)`
+returns the same API for programs without one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import ParamSpec, TypedDict, Unpack, cast
+
+from pyromq.admin.session import AdminSession
+from pyromq.admin.sync import SyncAdmin
+from pyromq.admin.topics import Topics
+from pyromq.client.options import ClientOptions, Settings
+from pyromq.client.session.session import Client
+from pyromq.tls.client import Tls
+
+_Arguments = ParamSpec("_Arguments")
+
+
+class AdminOptions(TypedDict, total=False):
+    """Keyword arguments of `Admin`."""
+
+    #: Signs requests with this key, for servers with access control. It needs `secret_key`.
+    access_key: str
+    #: The secret that belongs to `access_key`.
+    secret_key: str
+    #: Accompanies each signed request, for temporary credentials.
+    security_token: str
+    #: Encrypts connections: True, or `Tls` with authorities and a client certificate.
+    tls: bool | Tls
+
+
+class Admin(Client):
+    """Administers the cluster of the NameServers `namesrv` (`host:port[;host:port]`).
+
+    `timeout` limits each request, in seconds. See `AdminOptions` for the options.
+    """
+
+    def __init__(
+        self,
+        namesrv: str | Sequence[str],
+        *,
+        timeout: float = 5.0,
+        **options: Unpack[AdminOptions],
+    ) -> None:
+        given = cast(ClientOptions, {**options, "request_timeout": timeout})
+        settings = Settings.of(namesrv, given, AdminOptions)
+        session = AdminSession(settings, given)
+        self._session = session.client
+        #: Sends requests that have no method of their own.
+        self.session = session
+        #: Topics: list, examine, create, change and delete them.
+        self.topics = Topics(session)
+
+    @classmethod
+    def sync(
+        cls: Callable[_Arguments, Admin], *args: _Arguments.args, **kwargs: _Arguments.kwargs
+    ) -> SyncAdmin:
+        """Return the API for programs without an event loop, from the same arguments."""
+        return SyncAdmin(partial(cls, *args, **kwargs))
+
+    async def start(self) -> None:
+        """Get ready for use. Idempotent."""
+        self._session.start()
+
+    async def close(self) -> None:
+        """Close every connection. Idempotent."""
+        await self._session.close()

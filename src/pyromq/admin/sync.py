@@ -1,0 +1,24 @@
+"""`SyncAdmin`: the admin API for programs without an event loop, from `Admin.sync(...)`.
+
+    with Admin.sync("127.0.0.1:9876") as admin:
+        print(admin.topics.names())
+
+Its areas have the methods of the asynchronous ones (`sync_areas`); `client.sync` says what they
+guarantee. `Admin` imports this module, so it must not import `Admin`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from pyromq.admin.sync_areas import SyncTopics
+from pyromq.client.sync import SyncClient
+
+
+class SyncAdmin(SyncClient):
+    """`Admin` for programs without an event loop, created by `Admin.sync(...)`."""
+
+    def __init__(self, make: Callable[[], Any]) -> None:
+        super().__init__(make)
+        self.topics = SyncTopics(self._run)
