@@ -260,7 +260,7 @@ class Groups(Area):
                 address,
                 RequestCode.GET_CONSUME_STATS,
                 header,
-                seconds=self._slow,
+                request_timeout=self._slow,
             ),
         )
         table = {
@@ -337,7 +337,7 @@ class Groups(Area):
                     address,
                     RequestCode.GET_CONSUMER_RUNNING_INFO,
                     header,
-                    seconds=self._slow,
+                    request_timeout=self._slow,
                 )
             except AdminError as error:  # it may be connected to another broker
                 failure = failure or error
