@@ -56,6 +56,24 @@ class Pulled(NamedTuple):
     max_offset: int
 
 
+class RawPulled(NamedTuple):
+    """The records of one pull, and the offset to pull from next."""
+
+    status: PullStatus
+    body: bytes
+    next_offset: int
+    min_offset: int
+    max_offset: int
+
+
+def decoded(address: str, body: bytes, broker_name: str = "") -> list[MessageView]:
+    """Return the messages of a response's body; raises UnreadableAnswerError."""
+    try:
+        return views(body, broker_name)
+    except ValueError as error:
+        raise UnreadableAnswerError(address, error) from error
+
+
 class QueueReader:
     """Reads queues at given addresses."""
 
@@ -90,6 +108,23 @@ class QueueReader:
         group: str = ANONYMOUS_GROUP,
     ) -> Pulled:
         """Pull messages from `offset` on; a broker that has none answers at once."""
+        raw = await self.pull_raw(address, queue, offset, max_messages, subscription, group)
+        messages = decoded(address, raw.body, queue.broker_name)
+        # Brokers compare hashes of tags.
+        if wanted := subscription.wanted_tags():
+            messages = [message for message in messages if message.tags in wanted]
+        return Pulled(raw.status, messages, raw.next_offset, raw.min_offset, raw.max_offset)
+
+    async def pull_raw(
+        self,
+        address: str,
+        queue: MessageQueue,
+        offset: int,
+        max_messages: int = PULL_BATCH,
+        subscription: Subscription = EVERYTHING,
+        group: str = ANONYMOUS_GROUP,
+    ) -> RawPulled:
+        """Pull messages and leave their records undecoded."""
         header = PullMessageRequestHeader(
             consumer_group=group,
             topic=queue.topic,
@@ -108,16 +143,13 @@ class QueueReader:
         )
         status = _STATUSES[answer.code]
         found = read_header(PullMessageResponseHeader, address, answer)
-        messages: list[MessageView] = []
-        if status is PullStatus.FOUND:
-            try:
-                messages = views(answer.body, queue.broker_name)
-            except ValueError as error:
-                raise UnreadableAnswerError(address, error) from error
-            # Brokers compare hashes of tags.
-            if wanted := subscription.wanted_tags():
-                messages = [message for message in messages if message.tags in wanted]
-        return Pulled(status, messages, found.next_begin_offset, found.min_offset, found.max_offset)
+        return RawPulled(
+            status,
+            answer.body if status is PullStatus.FOUND else b"",
+            found.next_begin_offset,
+            found.min_offset,
+            found.max_offset,
+        )
 
     async def batches(
         self,

@@ -143,14 +143,19 @@ class Connections(Area):
         return clients
 
 
-async def all_masters(session: AdminSession) -> list[str]:
-    """Return the address of every broker: its master's, or else its first replica's."""
+async def all_brokers(session: AdminSession) -> dict[str, str]:
+    """Return the address of every broker by name: its master's, or else its first replica's."""
     info = await session.cluster_info()
-    return [
-        data.broker_addrs[min(data.broker_addrs)]
-        for _, data in sorted(info.broker_addr_table.items())
+    return {
+        name: data.broker_addrs[min(data.broker_addrs)]
+        for name, data in sorted(info.broker_addr_table.items())
         if data.broker_addrs
-    ]
+    }
+
+
+async def all_masters(session: AdminSession) -> list[str]:
+    """Return the addresses of all brokers."""
+    return list((await all_brokers(session)).values())
 
 
 async def brokers_of_group(session: AdminSession, group: str) -> list[str]:

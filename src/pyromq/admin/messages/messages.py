@@ -12,12 +12,12 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from typing import Final
 
-from pyromq.admin.errors import AdminError, NotFoundError, UnreadableAnswerError
-from pyromq.admin.message_view import MessageView, views
+from pyromq.admin.errors import AdminError, NotFoundError
+from pyromq.admin.message_view import MessageView
 from pyromq.admin.messages import sending, tracks
 from pyromq.admin.messages.sending import SendLatency
 from pyromq.admin.messages.tracks import MessageTrack, TraceEvent
-from pyromq.admin.queue_reader import EVERYTHING, Pulled, QueueReader
+from pyromq.admin.queue_reader import EVERYTHING, Pulled, QueueReader, decoded
 from pyromq.admin.session import AdminSession, Area, read_body, read_header
 from pyromq.client.consumer.subscription import Subscription
 from pyromq.client.message import Message
@@ -127,7 +127,7 @@ class Messages(Area):
             raise NotFoundError(
                 f"{address} has no message with the id {offset_msg_id}: {answer.remark}"
             )
-        (message,) = _decoded(address, answer.body)
+        (message,) = decoded(address, answer.body)
         return message
 
     async def by_unique_key(self, topic: str, msg_id: str) -> FoundMessages:
@@ -461,7 +461,7 @@ class Messages(Area):
             if answer.code == ResponseCode.QUERY_NOT_FOUND:
                 return list(found.values()), ""
             read_header(QueryMessageResponseHeader, address, answer)
-            batch = _decoded(address, answer.body, name)
+            batch = decoded(address, answer.body, name)
             is_new = not seen.issuperset(each.offset_msg_id for each in batch)
             seen.update(each.offset_msg_id for each in batch)
             found |= {each.offset_msg_id: each for each in batch if is_match(each)}
@@ -484,10 +484,3 @@ class Messages(Area):
                 f"{', '.join(masters) or 'none'}"
             )
         return masters[queue.broker_name]
-
-
-def _decoded(address: str, body: bytes, broker_name: str = "") -> list[MessageView]:
-    try:
-        return views(body, broker_name)
-    except ValueError as error:
-        raise UnreadableAnswerError(address, error) from error
