@@ -9,7 +9,7 @@ import asyncio
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import orjson
 
@@ -18,16 +18,23 @@ from pyromq.admin.errors import (
     UnknownBrokerError,
     UnreadableAnswerError,
     UnsupportedRequestError,
+    refusal,
 )
 from pyromq.admin.session import Area, read_body
 from pyromq.client.errors import ClientError
 from pyromq.client.message import Message
 from pyromq.client.producer.producer import Producer
+from pyromq.client.results import SendResult
 from pyromq.protocol.wire.bodies import MASTER_ID, KVTable
 from pyromq.protocol.wire.bodies_admin import ProducerTableInfo
 from pyromq.protocol.wire.codes import RequestCode, ResponseCode
 from pyromq.protocol.wire.promotion import PromoteBrokerRequestHeader, PromotionReport
 from pyromq.remoting.errors import RemotingError
+
+#: A promotion waits for NameServers, for the old master, and for open transactions to be read.
+_PROMOTION_SECONDS: Final = 120.0
+#: The producer group of test messages, as in mqadmin.
+_PROBE_GROUP: Final = "PID_SMSC"
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +146,30 @@ class ReplicationState:
 
 
 @dataclass(frozen=True, slots=True)
+class PromotionCheck:
+    """A condition of a promotion, and what was found."""
+
+    name: str
+    passed: bool
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class Promotion:
+    """The outcome of a request to promote a replica."""
+
+    broker_name: str
+    promoted: bool
+    #: The role that the broker has now.
+    role: str
+    #: The id that it had as a replica, which is free now for the old master; 0 if it was a master.
+    replica_id: int
+    #: The end of its log. Messages of the old master above it are lost.
+    log_end: int
+    checks: tuple[PromotionCheck, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class ProducerState:
     """A producer that is connected to a broker."""
 
@@ -237,10 +268,10 @@ class Clusters(Area):
 
     async def promote(
         self, broker: str, role: str = "ASYNC_MASTER", *, force: bool = False
-    ) -> PromotionReport:
+    ) -> Promotion:
         """Turn the replica at an address into a master; pyromq's brokers only.
 
-        The report says whether it was promoted, and what was checked.
+        The result says whether it was promoted, and what was checked.
         """
         answer = await self._session.ask(
             broker,
@@ -249,7 +280,17 @@ class Clusters(Area):
             request_timeout=_PROMOTION_SECONDS,
             accept=(ResponseCode.SYSTEM_ERROR,),
         )
-        return read_body(PromotionReport, broker, answer)
+        if not answer.body:
+            raise refusal(broker, answer.code, answer.remark)
+        report = read_body(PromotionReport, broker, answer)
+        return Promotion(
+            report.broker_name,
+            report.promoted,
+            report.role,
+            report.replica_id,
+            report.log_end,
+            tuple(PromotionCheck(each.name, each.passed, each.detail) for each in report.checks),
+        )
 
     async def producers(self, broker: str) -> list[ProducerState]:
         """Return the producers that are connected to the broker at an address."""
@@ -439,11 +480,7 @@ class Clusters(Area):
         )
 
 
-_PROMOTION_SECONDS = 120.0
-_PROBE_GROUP = "PID_SMSC"
-
-
-async def _send(producer: Producer, broker_name: str, size: int) -> Any:
+async def _send(producer: Producer, broker_name: str, size: int) -> SendResult:
     return await producer.send(Message(broker_name, b"a" * size))
 
 

@@ -10,6 +10,7 @@ from pyromq.admin.cluster import (
     BrokerOverview,
     ProbeResult,
     ProducerState,
+    Promotion,
     ReplicationState,
     RuntimeInfo,
     SendTimes,
@@ -29,7 +30,6 @@ from pyromq.admin.topics import (
     TopicRoute,
 )
 from pyromq.protocol.wire.bodies import MessageQueue
-from pyromq.protocol.wire.promotion import PromotionReport
 
 Runner = Callable[[Callable[[Any], Coroutine[Any, Any, Any]]], Any]
 
@@ -67,7 +67,7 @@ class SyncClusters:
     def runtimes(self, cluster: str) -> list[RuntimeInfo]: ...
     def overview(self) -> list[BrokerOverview]: ...
     def replication(self, cluster: str | None = ...) -> list[ReplicationState]: ...
-    def promote(self, broker: str, role: str = ..., *, force: bool = ...) -> PromotionReport: ...
+    def promote(self, broker: str, role: str = ..., *, force: bool = ...) -> Promotion: ...
     def producers(self, broker: str) -> list[ProducerState]: ...
     def probe(self, broker_name: str, count: int = ..., size: int = ...) -> list[ProbeResult]: ...
     def send_times(

@@ -370,6 +370,8 @@ class Topics(Area):
 
     async def delete(self, topic: str, cluster: str) -> TopicDeletion:
         """Delete a topic and its messages from a cluster, and its route from the NameServers."""
+        if topic not in await self._session.topic_names():
+            raise await self._session.unknown_topic(topic)
         masters = await self._session.masters_of_cluster(cluster)
         header = DeleteTopicRequestHeader(topic=topic)
         await self._session.on_each(
