@@ -46,7 +46,7 @@ def render() -> str:
     runner = "Runner = Callable[[Callable[[Any], Coroutine[Any, Any, Any]]], Any]\n\n"
     generic = "def twin(area: type[Any], attribute: str) -> type[Any]: ...\n\n"
     text = _HEAD + head + "\n" + runner + generic + "\n".join(classes)
-    return _by_ruff(_by_ruff(text, "check", "--fix", "--quiet"), "format")
+    return _by_ruff(_by_ruff(text, "check", "--select", "I", "--fix", "--quiet"), "format")
 
 
 def _by_ruff(text: str, *words: str) -> str:
@@ -96,13 +96,22 @@ def _class(area: str, module: str) -> tuple[str, dict[str, str]]:
     for method in methods:
         assert method.returns is not None, f"{area}.{method.name} has no result type"
         returns = ast.unparse(method.returns).replace("AsyncIterator[", "Iterator[")
-        signature = ast.unparse(method.args)
+        signature = ast.unparse(_without_defaults(method.args))
         text.append(f"    def {method.name}({signature}) -> {returns}: ...")
         names = ast.walk(ast.parse(f"def f({signature}) -> {returns}: ..."))
         used |= {node.id for node in names if isinstance(node, ast.Name)}
     if "Iterator" in used:
         known["Iterator"] = "collections.abc"
     return "\n".join(text) + "\n", {name: known[name] for name in used if name in known}
+
+
+def _without_defaults(arguments: ast.arguments) -> ast.arguments:
+    """Write `...` for default values, as stubs do."""
+    arguments.defaults = [ast.Constant(...) for _ in arguments.defaults]
+    arguments.kw_defaults = [
+        None if each is None else ast.Constant(...) for each in arguments.kw_defaults
+    ]
+    return arguments
 
 
 if __name__ == "__main__":

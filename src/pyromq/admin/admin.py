@@ -15,7 +15,14 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import ParamSpec, TypedDict, Unpack, cast
 
+from pyromq.admin.access import AccessControl
+from pyromq.admin.cluster import Clusters
+from pyromq.admin.configuration import Configurations
+from pyromq.admin.export import Exports
+from pyromq.admin.maintenance import Maintenance
+from pyromq.admin.raft import Raft
 from pyromq.admin.session import AdminSession
+from pyromq.admin.statistics import Statistics
 from pyromq.admin.sync import SyncAdmin
 from pyromq.admin.topics import Topics
 from pyromq.client.options import ClientOptions, Settings
@@ -59,6 +66,20 @@ class Admin(Client):
         self.session = session
         #: Topics: list, examine, create, change and delete them.
         self.topics = Topics(session)
+        #: Clusters, brokers, runtime info, replication, connected producers.
+        self.cluster = Clusters(session)
+        #: Settings of brokers and NameServers, key-value pairs, order, write permission.
+        self.configuration = Configurations(session)
+        #: Rates, counts and lags.
+        self.statistics = Statistics(session)
+        #: Accounts and white lists.
+        self.access = AccessControl(session)
+        #: Raft groups.
+        self.raft = Raft(session)
+        #: Clean-up of files and queues.
+        self.maintenance = Maintenance(session)
+        #: Settings, metadata and metrics as files.
+        self.export = Exports(session)
 
     @classmethod
     def sync(

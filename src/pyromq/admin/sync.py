@@ -12,7 +12,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from pyromq.admin.sync_areas import SyncTopics
+from pyromq.admin.sync_areas import (
+    SyncAccessControl,
+    SyncClusters,
+    SyncConfigurations,
+    SyncExports,
+    SyncMaintenance,
+    SyncRaft,
+    SyncStatistics,
+    SyncTopics,
+)
 from pyromq.client.sync import SyncClient
 
 
@@ -21,4 +30,11 @@ class SyncAdmin(SyncClient):
 
     def __init__(self, make: Callable[[], Any]) -> None:
         super().__init__(make)
+        self.access = SyncAccessControl(self._run)
+        self.cluster = SyncClusters(self._run)
+        self.configuration = SyncConfigurations(self._run)
+        self.export = SyncExports(self._run)
+        self.maintenance = SyncMaintenance(self._run)
+        self.raft = SyncRaft(self._run)
+        self.statistics = SyncStatistics(self._run)
         self.topics = SyncTopics(self._run)

@@ -12,7 +12,14 @@ import inspect
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from typing import Any
 
+from pyromq.admin.access import AccessControl
+from pyromq.admin.cluster import Clusters
+from pyromq.admin.configuration import Configurations
+from pyromq.admin.export import Exports
+from pyromq.admin.maintenance import Maintenance
+from pyromq.admin.raft import Raft
 from pyromq.admin.session import Area
+from pyromq.admin.statistics import Statistics
 from pyromq.admin.topics import Topics
 
 #: Runs a coroutine that needs the admin on the background loop, and returns its result.
@@ -71,4 +78,11 @@ def _iterating(method: Any, attribute: str) -> Any:
     return iterate
 
 
+SyncAccessControl = twin(AccessControl, "access")
+SyncClusters = twin(Clusters, "cluster")
+SyncConfigurations = twin(Configurations, "configuration")
+SyncExports = twin(Exports, "export")
+SyncMaintenance = twin(Maintenance, "maintenance")
+SyncRaft = twin(Raft, "raft")
+SyncStatistics = twin(Statistics, "statistics")
 SyncTopics = twin(Topics, "topics")

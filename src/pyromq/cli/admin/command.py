@@ -16,9 +16,96 @@ _PACKAGE = "pyromq.cli.admin"
 _SERVER_COMMANDS = {
     # Topics
     "topicList": (f"{_PACKAGE}.topic:topic_list", "List the topics."),
+    "topicRoute": (f"{_PACKAGE}.topic:topic_route", "Show the brokers and queues of a topic."),
     "topicStatus": (f"{_PACKAGE}.topic:topic_status", "Show the offsets of a topic's queues."),
+    "topicClusterList": (
+        f"{_PACKAGE}.topic:topic_cluster_list",
+        "Show the clusters that serve a topic.",
+    ),
+    "getTopicConfig": (
+        f"{_PACKAGE}.topic:get_topic_config",
+        "Show the configuration of a topic at its brokers.",
+    ),
+    "allocateMQ": (f"{_PACKAGE}.topic:allocate_mq", "Show which queues each client would get."),
+    "updateTopic": (f"{_PACKAGE}.topic:update_topic", "Create a topic or change it."),
+    "updateTopicPerm": (f"{_PACKAGE}.topic:update_topic_perm", "Change the permission of a topic."),
+    "updateOrderConf": (
+        f"{_PACKAGE}.topic:update_order_conf",
+        "Set, show or delete the order of a topic.",
+    ),
+    "deleteTopic": (f"{_PACKAGE}.topic:delete_topic", "Delete a topic and its messages."),
+    # Statistics
+    "statsAll": (f"{_PACKAGE}.stats:stats_all", "Show rates and counts of topics and groups."),
+    "brokerStats": (f"{_PACKAGE}.stats:broker_stats", "Show one statistic of a broker."),
+    # Clusters and brokers
+    "clusterList": (f"{_PACKAGE}.cluster:cluster_list", "List the brokers with their figures."),
+    "clusterRT": (
+        f"{_PACKAGE}.cluster:cluster_rt",
+        "Measure how long brokers take to store messages.",
+    ),
+    "haStatus": (f"{_PACKAGE}.cluster:ha_status", "Show masters, replicas and their lags."),
+    "raftStatus": (f"{_PACKAGE}.cluster:raft_status", "Show the nodes of raft groups."),
+    "brokerStatus": (f"{_PACKAGE}.broker:broker_status", "Show the runtime figures of a broker."),
+    "brokerConsumeStats": (
+        f"{_PACKAGE}.broker:broker_consume_stats",
+        "Show the lags of all groups at a broker.",
+    ),
+    "producer": (f"{_PACKAGE}.broker:producer", "List the producers at a broker."),
+    "getBrokerConfig": (f"{_PACKAGE}.broker:get_broker_config", "Show the settings of a broker."),
+    "updateBrokerConfig": (
+        f"{_PACKAGE}.broker:update_broker_config",
+        "Change a setting of a broker.",
+    ),
+    "sendMsgStatus": (f"{_PACKAGE}.broker:send_msg_status", "Send test messages to a broker."),
+    "cleanExpiredCQ": (
+        f"{_PACKAGE}.broker:clean_expired_cq",
+        "Delete consume-queue files whose messages are gone.",
+    ),
+    "cleanUnusedTopic": (
+        f"{_PACKAGE}.broker:clean_unused_topic",
+        "Delete the queues of topics that no longer exist.",
+    ),
+    "deleteExpiredCommitLog": (
+        f"{_PACKAGE}.broker:delete_expired_commit_log",
+        "Delete expired commit log files.",
+    ),
+    # NameServers
+    "getNamesrvConfig": (
+        f"{_PACKAGE}.namesrv:get_namesrv_config",
+        "Show the settings of the NameServers.",
+    ),
+    "updateNamesrvConfig": (
+        f"{_PACKAGE}.namesrv:update_namesrv_config",
+        "Change a setting of the NameServers.",
+    ),
+    "getKvConfig": (f"{_PACKAGE}.namesrv:get_kv_config", "Show keys of the NameServers."),
+    "updateKvConfig": (f"{_PACKAGE}.namesrv:update_kv_config", "Set a key of the NameServers."),
+    "deleteKvConfig": (f"{_PACKAGE}.namesrv:delete_kv_config", "Delete a key of the NameServers."),
+    "wipeWritePerm": (
+        f"{_PACKAGE}.namesrv:wipe_write_perm",
+        "Take write permission from a broker.",
+    ),
+    "addWritePerm": (
+        f"{_PACKAGE}.namesrv:add_write_perm",
+        "Give write permission back to a broker.",
+    ),
+    # Access control
+    "getAclConfig": (f"{_PACKAGE}.acl:get_acl_config", "Show the accounts of a broker."),
+    "clusterAclConfigVersion": (
+        f"{_PACKAGE}.acl:cluster_acl_config_version",
+        "Show the versions of the account files.",
+    ),
+    "updateAclConfig": (f"{_PACKAGE}.acl:update_acl_config", "Create an account or change it."),
+    "deleteAclConfig": (f"{_PACKAGE}.acl:delete_acl_config", "Delete an account."),
+    "updateGlobalWhiteAddr": (
+        f"{_PACKAGE}.acl:update_global_white_addr",
+        "Replace the list of addresses without an account.",
+    ),
+    # Export
+    "exportConfigs": (f"{_PACKAGE}.export:export_configs", "Write settings to a file."),
+    "exportMetadata": (f"{_PACKAGE}.export:export_metadata", "Write topics and groups to a file."),
+    "exportMetrics": (f"{_PACKAGE}.export:export_metrics", "Write figures to a file."),
 }
-
 _CLIENT_COMMANDS: dict[str, tuple[str, str]] = {}
 
 COMMANDS = {**_SERVER_COMMANDS, **_CLIENT_COMMANDS}

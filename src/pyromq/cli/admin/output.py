@@ -117,6 +117,11 @@ def time_text(milliseconds: int) -> str:
     return f"{when:%Y-%m-%d %H:%M:%S},{milliseconds % 1000:03}"
 
 
+def second_text(milliseconds: int) -> str:
+    """Return a time without its milliseconds: 2024-01-31 12:00:00, in the local zone."""
+    return time_text(milliseconds).partition(",")[0]
+
+
 def plain(value: Any) -> Any:
     """Return a result as values for JSON, with the field names of its dataclasses.
 
