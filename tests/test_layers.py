@@ -94,6 +94,7 @@ SUB_PACKAGES: dict[str, tuple[str, ...]] = {
         "sql",
         "jobs",
     ),
+    "admin": ("groups", "messages"),
     "cli": ("bench", "brokers", "raft", "admin"),
 }
 

@@ -19,7 +19,14 @@ from pyromq.admin.access import AccessControl
 from pyromq.admin.cluster import Clusters
 from pyromq.admin.configuration import Configurations
 from pyromq.admin.export import Exports
+from pyromq.admin.groups.connections import Connections
+from pyromq.admin.groups.groups import Groups
+from pyromq.admin.groups.offsets import Offsets
 from pyromq.admin.maintenance import Maintenance
+from pyromq.admin.messages.dead_letters import DeadLetters
+from pyromq.admin.messages.delayed import Delayed
+from pyromq.admin.messages.half_messages import HalfMessages
+from pyromq.admin.messages.messages import Messages
 from pyromq.admin.raft import Raft
 from pyromq.admin.session import AdminSession
 from pyromq.admin.statistics import Statistics
@@ -80,6 +87,20 @@ class Admin(Client):
         self.maintenance = Maintenance(session)
         #: Settings, metadata and metrics as files.
         self.export = Exports(session)
+        #: Consumer groups: settings, progress, members.
+        self.groups = Groups(session)
+        #: Connected consumers and producers.
+        self.connections = Connections(session)
+        #: Offsets of groups: read, set, reset by time, copied.
+        self.offsets = Offsets(session)
+        #: Messages: found, read, traced, sent.
+        self.messages = Messages(session)
+        #: Dead letters: listed and resent.
+        self.dead_letters = DeadLetters(session)
+        #: Open transactions.
+        self.half_messages = HalfMessages(session)
+        #: Messages that wait for their time.
+        self.delayed = Delayed(session)
 
     @classmethod
     def sync(

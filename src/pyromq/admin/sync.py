@@ -16,8 +16,15 @@ from pyromq.admin.sync_areas import (
     SyncAccessControl,
     SyncClusters,
     SyncConfigurations,
+    SyncConnections,
+    SyncDeadLetters,
+    SyncDelayed,
     SyncExports,
+    SyncGroups,
+    SyncHalfMessages,
     SyncMaintenance,
+    SyncMessages,
+    SyncOffsets,
     SyncRaft,
     SyncStatistics,
     SyncTopics,
@@ -38,3 +45,10 @@ class SyncAdmin(SyncClient):
         self.raft = SyncRaft(self._run)
         self.statistics = SyncStatistics(self._run)
         self.topics = SyncTopics(self._run)
+        self.connections = SyncConnections(self._run)
+        self.dead_letters = SyncDeadLetters(self._run)
+        self.delayed = SyncDelayed(self._run)
+        self.groups = SyncGroups(self._run)
+        self.half_messages = SyncHalfMessages(self._run)
+        self.messages = SyncMessages(self._run)
+        self.offsets = SyncOffsets(self._run)

@@ -16,7 +16,14 @@ from pyromq.admin.access import AccessControl
 from pyromq.admin.cluster import Clusters
 from pyromq.admin.configuration import Configurations
 from pyromq.admin.export import Exports
+from pyromq.admin.groups.connections import Connections
+from pyromq.admin.groups.groups import Groups
+from pyromq.admin.groups.offsets import Offsets
 from pyromq.admin.maintenance import Maintenance
+from pyromq.admin.messages.dead_letters import DeadLetters
+from pyromq.admin.messages.delayed import Delayed
+from pyromq.admin.messages.half_messages import HalfMessages
+from pyromq.admin.messages.messages import Messages
 from pyromq.admin.raft import Raft
 from pyromq.admin.session import Area
 from pyromq.admin.statistics import Statistics
@@ -86,3 +93,10 @@ SyncMaintenance = twin(Maintenance, "maintenance")
 SyncRaft = twin(Raft, "raft")
 SyncStatistics = twin(Statistics, "statistics")
 SyncTopics = twin(Topics, "topics")
+SyncConnections = twin(Connections, "connections")
+SyncDeadLetters = twin(DeadLetters, "dead_letters")
+SyncDelayed = twin(Delayed, "delayed")
+SyncGroups = twin(Groups, "groups")
+SyncHalfMessages = twin(HalfMessages, "half_messages")
+SyncMessages = twin(Messages, "messages")
+SyncOffsets = twin(Offsets, "offsets")
