@@ -8,6 +8,7 @@ loop of the `Admin`.
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from typing import Final
@@ -23,7 +24,7 @@ from pyromq.client.consumer.subscription import Subscription
 from pyromq.client.message import Message
 from pyromq.client.results import SendResult
 from pyromq.protocol.message.message_id import decode_message_id, format_address
-from pyromq.protocol.message.sysflag import is_readable
+from pyromq.protocol.message.sysflag import is_readable, is_writable
 from pyromq.protocol.names import TRACE_TOPIC
 from pyromq.protocol.wire.bodies import MessageQueue
 from pyromq.protocol.wire.bodies_admin import QueryConsumeQueueResponseBody
@@ -365,18 +366,21 @@ class Messages(Area):
         queue_id: int | None = None,
         trace: bool = False,
     ) -> SendResult:
-        """Send a message, to any queue or to a given one."""
-        if (broker_name is None) != (queue_id is None):
-            raise AdminError("give a broker name together with a queue id")
+        """Send a message: to any queue, to one of a broker, or to a given one."""
+        if queue_id is not None and broker_name is None:
+            raise AdminError("give the name of a broker together with a queue id")
         queue = None
-        if broker_name is not None and queue_id is not None:
+        if broker_name is not None:
+            if queue_id is None:
+                queue_id = await self._any_queue(topic, broker_name)
             queue = MessageQueue(topic, broker_name, queue_id)
         message = Message(topic, body, tags=tags, keys=keys)
         return await sending.send(self._session, message, queue, trace=trace)
 
-    async def send_again(self, offset_msg_id: str) -> SendResult:
-        """Send a copy of a message to its topic again."""
-        return await sending.send_copy(self._session, await self.by_id(offset_msg_id))
+    async def send_again(self, offset_msg_id: str, *, unit_name: str = "") -> SendResult:
+        """Send a copy of a message to its topic again, as a client of a unit if one is named."""
+        message = await self.by_id(offset_msg_id)
+        return await sending.send_copy(self._session, message, unit_name)
 
     async def check_latency(
         self, topic: str, *, amount: int = 100, size: int = 128
@@ -475,6 +479,13 @@ class Messages(Area):
                     list(found.values()),
                     f"{name} has more index entries for this key in one second than it returns",
                 )
+
+    async def _any_queue(self, topic: str, broker_name: str) -> int:
+        route = await self._session.route(topic)
+        for data in route.queue_datas:
+            if data.broker_name == broker_name and is_writable(data.perm) and data.write_queue_nums:
+                return random.randrange(data.write_queue_nums)  # noqa: S311 - any one will do
+        raise NotFoundError(f"topic {topic!r} has no writable queue at broker {broker_name!r}")
 
     async def _address_of(self, queue: MessageQueue) -> str:
         masters = await self._session.masters_of_topic(queue.topic)

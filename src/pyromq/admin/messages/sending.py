@@ -39,14 +39,19 @@ class SendLatency:
 
 
 async def send(
-    session: AdminSession, message: Message, queue: MessageQueue | None, *, trace: bool = False
+    session: AdminSession,
+    message: Message,
+    queue: MessageQueue | None,
+    *,
+    trace: bool = False,
+    unit_name: str = "",
 ) -> SendResult:
     """Send one message."""
-    async with _producer(session, trace=trace) as producer:
+    async with _producer(session, trace=trace, unit_name=unit_name) as producer:
         return await producer.send(message, queue=queue)
 
 
-async def send_copy(session: AdminSession, message: MessageView) -> SendResult:
+async def send_copy(session: AdminSession, message: MessageView, unit_name: str = "") -> SendResult:
     """Send the content of a stored message to its topic again, as a new message."""
     if message.problem:
         raise AdminError(f"message {message.msg_id} cannot be copied: {message.problem}")
@@ -59,7 +64,7 @@ async def send_copy(session: AdminSession, message: MessageView) -> SendResult:
         flag=message.flag,
         ordering_key=message.properties.get(SHARDING_KEY, ""),
     )
-    return await send(session, copy, None)
+    return await send(session, copy, None, unit_name=unit_name)
 
 
 async def check_latency(

@@ -106,7 +106,97 @@ _SERVER_COMMANDS = {
     "exportMetadata": (f"{_PACKAGE}.export:export_metadata", "Write topics and groups to a file."),
     "exportMetrics": (f"{_PACKAGE}.export:export_metrics", "Write figures to a file."),
 }
-_CLIENT_COMMANDS: dict[str, tuple[str, str]] = {}
+_CLIENT_COMMANDS = {
+    # Connections
+    "consumerConnection": (
+        f"{_PACKAGE}.consumer:consumer_connection",
+        "Show the connected members of a consumer group.",
+    ),
+    "producerConnection": (
+        f"{_PACKAGE}.consumer:producer_connection",
+        "Show the connected members of a producer group.",
+    ),
+    # Consumer groups
+    "consumerProgress": (
+        f"{_PACKAGE}.consumer:consumer_progress",
+        "Show how far consumer groups are.",
+    ),
+    "consumerStatus": (
+        f"{_PACKAGE}.consumer:consumer_status",
+        "Show what the members of a group report.",
+    ),
+    "getConsumerConfig": (
+        f"{_PACKAGE}.consumer:get_consumer_config",
+        "Show the settings of a consumer group.",
+    ),
+    "updateSubGroup": (
+        f"{_PACKAGE}.consumer:update_sub_group",
+        "Create a consumer group or change it.",
+    ),
+    "deleteSubGroup": (f"{_PACKAGE}.consumer:delete_sub_group", "Delete a consumer group."),
+    "startMonitoring": (
+        f"{_PACKAGE}.consumer:start_monitoring",
+        "Examine all groups again and again.",
+    ),
+    # Offsets
+    "resetOffsetByTime": (
+        f"{_PACKAGE}.offset:reset_offset_by_time",
+        "Move a consumer group to a time.",
+    ),
+    "skipAccumulatedMessage": (
+        f"{_PACKAGE}.offset:skip_accumulated_message",
+        "Move a consumer group to the end.",
+    ),
+    "cloneGroupOffset": (
+        f"{_PACKAGE}.offset:clone_group_offset",
+        "Give a group the offsets of another one.",
+    ),
+    "setOffset": (f"{_PACKAGE}.offset:set_offset", "Set exact offsets of a consumer group."),
+    "previewOffsets": (
+        f"{_PACKAGE}.offset:preview_offsets",
+        "Show offsets, and where a reset would move them.",
+    ),
+    # Messages
+    "queryMsgById": (f"{_PACKAGE}.message:query_msg_by_id", "Show messages by offset message id."),
+    "queryMsgByKey": (f"{_PACKAGE}.message:query_msg_by_key", "List messages by key."),
+    "queryMsgByOffset": (
+        f"{_PACKAGE}.message:query_msg_by_offset",
+        "Show the message at a queue offset.",
+    ),
+    "queryMsgByTime": (
+        f"{_PACKAGE}.message:query_msg_by_time",
+        "List messages by the time they were stored.",
+    ),
+    "queryMsgByUniqueKey": (
+        f"{_PACKAGE}.message:query_msg_by_unique_key",
+        "Show a message by its producer's id.",
+    ),
+    "queryMsgTraceById": (
+        f"{_PACKAGE}.message:query_msg_trace_by_id",
+        "Show the traces of a message.",
+    ),
+    "printMsg": (f"{_PACKAGE}.message_reading:print_msg", "Print the messages of a topic."),
+    "printMsgByQueue": (
+        f"{_PACKAGE}.message_reading:print_msg_by_queue",
+        "Print the messages of a queue.",
+    ),
+    "consumeMessage": (f"{_PACKAGE}.message_reading:consume_message", "Read messages of a topic."),
+    "sendMessage": (f"{_PACKAGE}.message:send_message", "Send a message."),
+    "checkMsgSendRT": (
+        f"{_PACKAGE}.message:check_msg_send_rt",
+        "Measure how long sends to a topic take.",
+    ),
+    "queryCq": (f"{_PACKAGE}.message:query_cq", "Show entries of a consume queue."),
+    # Dead letters, transactions, delays
+    "dlqList": (f"{_PACKAGE}.stored:dlq_list", "List the groups that have dead letters."),
+    "dlqShow": (f"{_PACKAGE}.stored:dlq_show", "Show dead letters of a group."),
+    "dlqResend": (f"{_PACKAGE}.stored:dlq_resend", "Resend dead letters of a group, each once."),
+    "halfMessages": (f"{_PACKAGE}.stored:half_messages", "Show open transactions."),
+    "delayedMessages": (
+        f"{_PACKAGE}.stored:delayed_messages",
+        "Show delayed messages and when they are due.",
+    ),
+}
 
 COMMANDS = {**_SERVER_COMMANDS, **_CLIENT_COMMANDS}
 
