@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import codecs
-import sys
 from collections import Counter
 from collections.abc import AsyncIterator
 from typing import Any, Final
@@ -238,8 +237,8 @@ def _check_times(begin: int | None, end: int | None) -> None:
 async def _with_bar(
     run: Run, messages: AsyncIterator[MessageView], first: int, last: int
 ) -> AsyncIterator[MessageView]:
-    """Show a progress bar while messages go to a file or a pipe."""
-    if run.is_terminal or not sys.stderr.isatty():
+    """Show a progress bar on a terminal's stderr while messages go elsewhere."""
+    if run.is_terminal:
         async for message in messages:
             yield message
         return

@@ -5,9 +5,8 @@ mqadmin has none of them.
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Final
 
 import click
@@ -202,7 +201,7 @@ async def dlq_resend(
     target = "the retry topic" if to_retry_topic else topic or "their original topics"
     if not run.dry_run and not run.confirmed(f"Resend dead letters of group {group} to {target}"):
         return
-    with _bar(run) as report:
+    with _progress_bar(run) as report:
         result = await run.admin.dead_letters.resend(
             group,
             to=topic,
@@ -221,32 +220,24 @@ async def dlq_resend(
         raise AdminError(f"{len(result.failures)} dead letters were not resent")
 
 
-class _bar:  # noqa: N801 - a context manager
-    """A progress bar on a terminal's stderr; its value takes reports."""
+@contextmanager
+def _progress_bar(run: Run) -> Iterator[Callable[[ResendProgress], None]]:
+    """Show a progress bar on a terminal's stderr; yields the function that takes reports."""
+    with count_progress(is_transient=True) as bar:
+        task = bar.add_task("dead letters", total=None)
+        is_waiting = False
 
-    def __init__(self, run: Run) -> None:
-        self._run = run
-        self._is_waiting = False
-        self._bar = count_progress(is_transient=True) if sys.stderr.isatty() else None
+        def report(progress: ResendProgress) -> None:
+            nonlocal is_waiting
+            if progress.waiting and not is_waiting:
+                is_waiting = True
+                run.note(
+                    "waiting for another resend of these dead letters to end; after a killed one, "
+                    "brokers of Apache RocketMQ keep its lock for 60 s"
+                )
+            bar.update(task, completed=progress.done, total=progress.total)
 
-    def __enter__(self) -> Callable[[ResendProgress], None]:
-        (self._bar or nullcontext()).__enter__()
-        self._task = self._bar.add_task("dead letters", total=None) if self._bar else None
-        return self._report
-
-    def __exit__(self, *error: object) -> None:
-        if self._bar is not None:
-            self._bar.__exit__(None, None, None)
-
-    def _report(self, progress: ResendProgress) -> None:
-        if progress.waiting and not self._is_waiting:
-            self._is_waiting = True
-            self._run.note(
-                "waiting for another resend of these dead letters to end; after a killed one, "
-                "brokers of Apache RocketMQ keep its lock for 60 s"
-            )
-        if self._bar is not None and self._task is not None:
-            self._bar.update(self._task, completed=progress.done, total=progress.total)
+        yield report
 
 
 def _show_resend(run: Run, result: ResendResult) -> None:
