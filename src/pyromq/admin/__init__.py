@@ -6,7 +6,34 @@ dataclasses, errors `AdminError`s.
 
 from __future__ import annotations
 
-from pyromq.admin.admin import Admin, AdminOptions
+from pyromq.admin.access import (
+    AccessConfiguration,
+    AccessControl,
+    AccessFileVersion,
+    Account,
+)
+from pyromq.admin.admin import (
+    Admin,
+    AdminOptions,
+)
+from pyromq.admin.cluster import (
+    BrokerGroup,
+    BrokerOverview,
+    Clusters,
+    ProbeResult,
+    ProducerState,
+    Promotion,
+    PromotionCheck,
+    ReplicaState,
+    ReplicationState,
+    RuntimeInfo,
+    SendTimes,
+)
+from pyromq.admin.configuration import (
+    Configurations,
+    ServerSettings,
+    WritePermissionChange,
+)
 from pyromq.admin.errors import (
     AdminError,
     NotFoundError,
@@ -21,19 +48,89 @@ from pyromq.admin.errors import (
     UnreadableAnswerError,
     UnsupportedRequestError,
 )
-from pyromq.admin.sync import SyncAdmin
-from pyromq.admin.topics import QueueStatus, Topics
+from pyromq.admin.export import (
+    Export,
+    Exports,
+)
+from pyromq.admin.maintenance import (
+    Cleaning,
+    Maintenance,
+)
+from pyromq.admin.raft import (
+    Raft,
+    RaftNodeState,
+)
+from pyromq.admin.statistics import (
+    BrokerLags,
+    Period,
+    QueueLag,
+    Statistic,
+    Statistics,
+    TopicStatistics,
+)
+from pyromq.admin.sync import (
+    SyncAdmin,
+)
+from pyromq.admin.topics import (
+    PermissionChange,
+    QueueStatus,
+    TopicBroker,
+    TopicChange,
+    TopicConfiguration,
+    TopicDeletion,
+    TopicOverview,
+    TopicQueues,
+    TopicRoute,
+    Topics,
+)
 
 __all__ = [
+    "AccessConfiguration",
+    "AccessControl",
+    "AccessFileVersion",
+    "Account",
     "Admin",
     "AdminError",
     "AdminOptions",
+    "BrokerGroup",
+    "BrokerLags",
+    "BrokerOverview",
+    "Cleaning",
+    "Clusters",
+    "Configurations",
+    "Export",
+    "Exports",
+    "Maintenance",
     "NotFoundError",
     "NotPermittedError",
     "PartialFailureError",
+    "Period",
+    "PermissionChange",
+    "ProbeResult",
+    "ProducerState",
+    "Promotion",
+    "PromotionCheck",
+    "QueueLag",
     "QueueStatus",
+    "Raft",
+    "RaftNodeState",
     "RefusedError",
+    "ReplicaState",
+    "ReplicationState",
+    "RuntimeInfo",
+    "SendTimes",
+    "ServerSettings",
+    "Statistic",
+    "Statistics",
     "SyncAdmin",
+    "TopicBroker",
+    "TopicChange",
+    "TopicConfiguration",
+    "TopicDeletion",
+    "TopicOverview",
+    "TopicQueues",
+    "TopicRoute",
+    "TopicStatistics",
     "Topics",
     "UnknownBrokerError",
     "UnknownClusterError",
@@ -42,4 +139,5 @@ __all__ = [
     "UnreachableError",
     "UnreadableAnswerError",
     "UnsupportedRequestError",
+    "WritePermissionChange",
 ]
