@@ -37,6 +37,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     ),
     "client": frozenset({"remoting", "tls", "protocol", "base"}),
     "otel": frozenset({"client", "remoting", "protocol", "base"}),
+    "admin": frozenset({"client", "remoting", "tls", "protocol", "base"}),
     "spark": frozenset({"client", "store", "remoting", "tls", "protocol", "base"}),
     "testing": frozenset(
         {
@@ -55,6 +56,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "cli": frozenset(
         {
             "acl",
+            "admin",
             "broker",
             "client",
             "metrics",
@@ -95,7 +97,8 @@ SUB_PACKAGES: dict[str, tuple[str, ...]] = {
         "sql",
         "jobs",
     ),
-    "cli": ("bench", "brokers", "raft", "backups", "doctor"),
+    "admin": ("groups", "messages"),
+    "cli": ("bench", "brokers", "raft", "admin", "backups", "doctor"),
 }
 
 _START = "loads its job, and Spark with it, when it runs: --help and usage errors stay quick"

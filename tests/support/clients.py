@@ -7,6 +7,7 @@ import inspect
 from collections.abc import Iterator
 from typing import Any
 
+from pyromq.admin.admin import Admin
 from pyromq.client.options import ClientOptions, Settings
 from pyromq.client.producer.options import ProducerSettings
 from pyromq.remoting.client import RemotingClient
@@ -26,6 +27,7 @@ def patient_clients() -> Iterator[None]:
             (RemotingClient.request, "timeout"),
             (Settings.__init__, "request_timeout"),
             (ProducerSettings.__init__, "send_timeout"),
+            (Admin.__init__, "timeout"),
         ):
             stack.enter_context(_default(function, name, DEADLINE))
         yield

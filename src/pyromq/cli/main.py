@@ -20,6 +20,7 @@ COMMANDS = {
     "namesrv": ("pyromq.cli.namesrv:namesrv", "Run a NameServer."),
     "broker": ("pyromq.cli.broker:broker", "Run a broker."),
     "raft": ("pyromq.cli.raft.command:raft", "Show, steer and check raft groups."),
+    "admin": ("pyromq.cli.admin.command:admin", "Administer a cluster with mqadmin's commands."),
     "send": ("pyromq.cli.send:send", "Send messages to a topic."),
     "consume": ("pyromq.cli.consume:consume", "Print the messages of a topic as they arrive."),
     "bench": ("pyromq.cli.bench.command:bench", "Load a cluster and measure rates and latencies."),

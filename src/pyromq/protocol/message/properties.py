@@ -50,6 +50,8 @@ ARRIVE_TIME: Final = "ARRIVE_TIME"
 #: The kind of message; `REPLY` marks a reply.
 MESSAGE_TYPE: Final = "MSG_TYPE"
 REPLY: Final = "reply"
+#: Names the dead letter that a message is a copy of. pyromq's own.
+RESENT_FROM: Final = "PYROMQ_RESENT_FROM"
 KEY_SEPARATOR: Final = " "
 
 #: A property's name and separator, to search for it in the text.

@@ -108,6 +108,8 @@ _TABLE: Final[Mapping[str, SystemProperty]] = {
     "TRANSFER_FLAG": _BROKER,
     "CORRECTION_FLAG": _BROKER,
     "MQ2_FLAG": _BROKER,
+    # Copies of dead letters.
+    names.RESENT_FROM: SystemProperty("the admin API sets it", survives_retry=True),
     # Traces.
     names.MSG_REGION: _BROKER,
     names.TRACE_ON: _BROKER,

@@ -1,0 +1,1 @@
+"""`pyromq admin`: the commands of mqadmin, and more."""

@@ -1,0 +1,249 @@
+"""The broker commands of `pyromq admin`."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+import click
+
+from pyromq.admin.maintenance import Cleaning
+from pyromq.cli.admin.options import flag_value_option, target_options, text_option
+from pyromq.cli.admin.output import second_text
+from pyromq.cli.admin.running import Run, admin_command
+
+
+@admin_command("brokerStatus", watch=True)
+@target_options()
+async def broker_status(run: Run, broker: str | None, cluster: str | None) -> None:
+    """Show the runtime figures of a broker, or of all brokers of a cluster."""
+    if broker is not None:
+        runtimes = [await run.admin.cluster.runtime(broker)]
+    else:
+        assert cluster is not None
+        runtimes = await run.admin.cluster.runtimes(cluster)
+    run.result(runtimes if broker is None else runtimes[0])
+    for each in runtimes:
+        if run.is_terminal:
+            run.line(each.address)
+            run.pairs(each.values)
+        else:
+            prefix = f"{each.address:<24} " if broker is None else ""
+            run.pairs(each.values, prefix + "{:<32}: {}")
+
+
+@admin_command("brokerConsumeStats", watch=True)
+@text_option(
+    "-b",
+    "--brokerAddr",
+    "broker",
+    "Ask the broker at this address.",
+    metavar="ADDRESS",
+    required=True,
+)
+@click.option(
+    "-t",
+    "--timeoutMillis",
+    "timeout_ms",
+    type=click.IntRange(1),
+    default=50_000,
+    show_default=True,
+    help="Wait this long for the answer.",
+)
+@click.option(
+    "-l",
+    "--level",
+    type=int,
+    default=0,
+    show_default=True,
+    help="Show only queues with at least this lag.",
+)
+@flag_value_option("-o", "--order", "order", "Read only topics with strict order.", default="false")
+async def broker_consume_stats(
+    run: Run, broker: str, timeout_ms: int, level: int, order: bool
+) -> None:
+    """Show the lags of all groups at a broker, queue by queue."""
+    lags = await run.admin.statistics.broker_lags(
+        broker, order=order, request_timeout=timeout_ms / 1000
+    )
+    shown = [each for each in lags.queues if each.lag >= level and each.last_consumed > 0]
+    run.result({"broker": broker, "queues": shown, "total": lags.total})
+    numbers = ("#QID", "#Broker Offset", "#Consumer Offset", "#Diff")
+    run.table(
+        (
+            "#Topic",
+            "#Group",
+            "#Broker Name",
+            "#QID",
+            "#Broker Offset",
+            "#Consumer Offset",
+            "#Diff",
+            "#LastTime",
+        ),
+        [
+            (
+                each.queue.topic,
+                each.group,
+                each.queue.broker_name,
+                each.queue.queue_id,
+                each.broker_offset,
+                each.consumer_offset,
+                each.lag,
+                second_text(each.last_consumed),
+            )
+            for each in shown
+        ],
+        numbers=numbers,
+    )
+    run.line()
+    run.line(f"Diff Total: {lags.total}")
+
+
+@admin_command("getBrokerConfig")
+@target_options()
+async def get_broker_config(run: Run, broker: str | None, cluster: str | None) -> None:
+    """Show the settings of a broker, or of all brokers of a cluster."""
+    if broker is not None:
+        found = [await run.admin.configuration.broker(broker)]
+    else:
+        assert cluster is not None
+        found = await run.admin.configuration.cluster(cluster)
+    run.result(found if broker is None else found[0])
+    for each in found:
+        if broker is not None:
+            run.line(f"============{each.address}============")
+        elif each.master is None:
+            run.line(f"============Master: {each.address}============")
+        else:
+            run.line(f"============My Master: {each.master}=====Slave: {each.address}============")
+        run.pairs(each.settings)
+        run.line()
+
+
+@admin_command("updateBrokerConfig")
+@target_options()
+@text_option("-k", "--key", "key", "Change this setting.", metavar="KEY", required=True)
+@text_option("-v", "--value", "value", "Set this value.", metavar="VALUE", required=True)
+async def update_broker_config(
+    run: Run, broker: str | None, cluster: str | None, key: str, value: str
+) -> None:
+    """Change a setting of a broker, or of all masters of a cluster, and save it in their files."""
+    brokers = await run.admin.configuration.update_broker(
+        key, value, broker=broker, cluster=cluster
+    )
+    run.result({"key": key, "value": value, "brokers": brokers})
+    for address in brokers:
+        run.line(f"update broker config success, {address}")
+
+
+def _any_target(function: Callable[..., Awaitable[None]]) -> Callable[..., Awaitable[None]]:
+    """Add `-b` and `-c`, of which neither is required: the default is every broker."""
+    function = text_option(
+        "-c", "--cluster", "cluster", "Do so at all brokers of this cluster.", metavar="NAME"
+    )(function)
+    return text_option(
+        "-b", "--brokerAddr", "broker", "Do so at the broker at this address.", metavar="ADDRESS"
+    )(function)
+
+
+async def _clean(
+    run: Run,
+    what: str,
+    broker: str | None,
+    cluster: str | None,
+    clean: Callable[..., Awaitable[Cleaning]],
+) -> None:
+    targets = await run.admin.maintenance.targets(broker=broker, cluster=cluster)
+    if not run.confirmed(f"{what} at {', '.join(targets) or 'no broker'}"):
+        return
+    run.result(await clean(broker=broker, cluster=cluster))
+    run.line("success")
+
+
+@admin_command("cleanExpiredCQ", destructive=True)
+@_any_target
+async def clean_expired_cq(run: Run, broker: str | None, cluster: str | None) -> None:
+    """Delete consume-queue files whose messages are gone. The default is every broker."""
+    clean = run.admin.maintenance.clean_expired_queues
+    await _clean(run, "Delete expired consume-queue files", broker, cluster, clean)
+
+
+@admin_command("cleanUnusedTopic", destructive=True)
+@_any_target
+async def clean_unused_topic(run: Run, broker: str | None, cluster: str | None) -> None:
+    """Delete the queues of topics that no longer exist. The default is every broker."""
+    clean = run.admin.maintenance.clean_unused_topics
+    await _clean(run, "Delete the queues of unused topics", broker, cluster, clean)
+
+
+@admin_command("deleteExpiredCommitLog", destructive=True)
+@_any_target
+async def delete_expired_commit_log(run: Run, broker: str | None, cluster: str | None) -> None:
+    """Delete commit log files older than the retention time. The default is every broker."""
+    clean = run.admin.maintenance.delete_expired_logs
+    await _clean(run, "Delete expired commit log files", broker, cluster, clean)
+
+
+@admin_command("sendMsgStatus")
+@text_option(
+    "-b", "--brokerName", "broker_name", "Send to this broker.", metavar="NAME", required=True
+)
+@click.option(
+    "-s",
+    "--messageSize",
+    "size",
+    type=click.IntRange(1),
+    default=128,
+    show_default=True,
+    help="Send bodies of this many bytes.",
+)
+@click.option(
+    "-c",
+    "--count",
+    type=click.IntRange(1),
+    default=50,
+    show_default=True,
+    help="Send this many messages.",
+)
+async def send_msg_status(run: Run, broker_name: str, size: int, count: int) -> None:
+    """Send test messages to a broker and show how long each one takes."""
+    results = await run.admin.cluster.probe(broker_name, count, size)
+    run.result(results)
+    for each in results:
+        run.line(
+            f"rt={each.milliseconds}ms, SendResult=SendResult [sendStatus={each.status}, "
+            f"msgId={each.message_id}, offsetMsgId={each.offset_message_id}, "
+            f"messageQueue=MessageQueue [topic={broker_name}, brokerName={each.broker_name}, "
+            f"queueId={each.queue_id}], queueOffset={each.queue_offset}]"
+        )
+
+
+@admin_command("producer", watch=True)
+@text_option(
+    "-b", "--broker", "broker", "Ask the broker at this address.", metavar="ADDRESS", required=True
+)
+async def producer(run: Run, broker: str) -> None:
+    """List the producers that are connected to a broker."""
+    producers = await run.admin.cluster.producers(broker)
+    run.result(producers)
+    if run.is_terminal:
+        run.table(
+            ("#Group", "#Client", "#Address", "#Language", "#Version", "#Last Heartbeat"),
+            [
+                (
+                    each.group,
+                    each.client_id,
+                    each.remote_ip,
+                    each.language,
+                    each.version,
+                    second_text(each.last_updated),
+                )
+                for each in producers
+            ],
+        )
+        return
+    for each in producers:
+        run.line(
+            f"producer group ({each.group}) instance : clientId={each.client_id},"
+            f"remoteIP={each.remote_ip}, language={each.language}, version={each.version}, "
+            f"lastUpdateTimestamp={each.last_updated}"
+        )
