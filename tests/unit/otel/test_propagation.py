@@ -113,7 +113,7 @@ class Odd(TextMapPropagator):
         self,
         carrier: CarrierT,
         context: Context | None = None,
-        setter: Setter[CarrierT] = default_setter,  # type: ignore[assignment]
+        setter: Setter[CarrierT] = default_setter,
     ) -> None:
         for name, value in {"": "a", "b": "", "c": "\x01", "TAGS": "d", "fine": "e"}.items():
             setter.set(carrier, name, value)

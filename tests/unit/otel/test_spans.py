@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -30,6 +31,7 @@ from pyromq.client import (
     TransactionState,
     reply_to,
 )
+from pyromq.otel import PyromqInstrumentor
 from pyromq.testing import Cluster
 from tests.support.patience import DEADLINE, until
 from tests.unit.otel.tracing import Recorder, attributes, context, linked, parent, place
@@ -132,17 +134,17 @@ async def test_bad_calls_raise_what_they_raise_without_traces(
     cluster: Cluster, topic: str, recorder: Recorder
 ) -> None:
     bad: Any = 5
-    calls = (
+    calls: list[Callable[[Producer], Awaitable[object]]] = [
         lambda producer: producer.send(bad),
         lambda producer: producer.send_oneway(bad),
         lambda producer: producer.send_batch(bad),
         lambda producer: producer.send_batch([bad]),
         lambda producer: producer.send_batch([]),
-        lambda producer: producer.send_batch(Message(topic, b"1")),
+        lambda producer: producer.send_batch(Message(topic, b"1")),  # type: ignore[arg-type]
         lambda producer: producer.send(Message(topic, b"")),
         lambda producer: producer.send(Message(topic, b"1", properties=bad)),
         lambda producer: producer.send(Message(topic, b"1", keys=bad)),
-    )
+    ]
 
     async def failures() -> list[str]:
         found = []
@@ -154,8 +156,6 @@ async def test_bad_calls_raise_what_they_raise_without_traces(
         return found
 
     traced = await failures()
-    from pyromq.otel import PyromqInstrumentor
-
     PyromqInstrumentor().uninstrument()
     try:
         assert traced == await failures()
@@ -403,8 +403,6 @@ async def test_a_forwarded_message_links_to_the_first(
 async def test_a_message_without_context_and_one_with_garbage(
     cluster: Cluster, topic: str, recorder: Recorder
 ) -> None:
-    from pyromq.otel import PyromqInstrumentor
-
     PyromqInstrumentor().uninstrument()
     try:
         # As a Java client without an agent sends it.
