@@ -46,12 +46,12 @@ def test_orders_survive_the_leader(rocketmq: Cluster, rocketmq_topic: str) -> No
     shop = Shop(rocketmq.namesrv, rocketmq_topic)
     with shop.producer:
         shop.place("order-1")
-        killed = rocketmq.await_leader()
+        killed = rocketmq.await_leader(timeout=30)
         killed.kill()
         shop.place("order-2")
         killed.start()
         shop.place("order-3")
-    rocketmq.await_committed()
+    rocketmq.await_committed(timeout=30)
     assert stored(rocketmq, rocketmq_topic) == {"order-1", "order-2", "order-3"}
 
 
@@ -60,11 +60,11 @@ def test_orders_survive_a_leader_that_hangs(rocketmq: Cluster, rocketmq_topic: s
     shop = Shop(rocketmq.namesrv, rocketmq_topic)
     with shop.producer:
         shop.place("order-1")
-        paused = rocketmq.await_leader()
+        paused = rocketmq.await_leader(timeout=30)
         paused.pause()
         shop.place("order-2")
         paused.resume()
-    rocketmq.await_committed()
+    rocketmq.await_committed(timeout=30)
     assert stored(rocketmq, rocketmq_topic) == {"order-1", "order-2"}
 
 
@@ -75,5 +75,5 @@ def test_two_of_three_nodes_may_restart_one_by_one(rocketmq: Cluster, rocketmq_t
         for number, node in enumerate(rocketmq.nodes):
             shop.place(f"order-{number}")
             node.restart()
-    rocketmq.await_committed()
+    rocketmq.await_committed(timeout=30)
     assert stored(rocketmq, rocketmq_topic) == {"order-0", "order-1", "order-2"}

@@ -31,6 +31,8 @@ MESSAGES = 100_000
 QUEUES = 4
 TOPIC = "Followed"
 GROUP = "followers"
+#: A replica of Java's asks for the first time this long after it has connected; 5 s by default.
+ASK_MILLIS = "1000"
 
 
 @pytest.fixture(
@@ -52,7 +54,9 @@ def test_logs_are_equal_after_restarts_and_kills_of_either_side(
     kinds: tuple[Kind, Kind], namesrv: str, tmp_path: Path
 ) -> None:
     load = Load(seed=15)
-    with pair(*kinds, tmp_path, namesrv, role=Role.ASYNC_MASTER) as (master, replica):
+    with pair(
+        *kinds, tmp_path, namesrv, role=Role.ASYNC_MASTER, haSendHeartbeatInterval=ASK_MILLIS
+    ) as (master, replica):
         # An empty Java replica begins with the newest segment: let it begin with the first one.
         _send_up_to(100, load, master)
         replica.wait_for_log_end(master.log_end())
@@ -74,8 +78,7 @@ def test_logs_are_equal_after_restarts_and_kills_of_either_side(
         master.start()
         _send_up_to(MESSAGES, load, master)
         replica.wait_for_log_end(master.log_end())
-        master.stop()
-        replica.stop()
+        _stop_both(master, replica)
     found = assert_same_logs(master.store, replica.store)
     assert found.begins == (0, 0)
     verifier = Verifier(load.acknowledged)
@@ -108,7 +111,9 @@ def _wait_for_messages(count: int, load: Load) -> None:
 def test_a_sync_master_tells_what_its_replica_has(
     kinds: tuple[Kind, Kind], namesrv: str, tmp_path: Path
 ) -> None:
-    with pair(*kinds, tmp_path, namesrv, slaveTimeout="1000") as (master, replica):
+    with pair(
+        *kinds, tmp_path, namesrv, slaveTimeout="1000", haSendHeartbeatInterval=ASK_MILLIS
+    ) as (master, replica):
         # Until the replica has asked for the first time, the master waits for it in vain.
         wait_until(lambda: _send(master) == ResponseCode.SUCCESS)
         assert replica.log_end() == master.log_end()
@@ -124,9 +129,15 @@ def test_a_sync_master_tells_what_its_replica_has(
         # Sends to a replica are refused.
         assert _send(replica) == ResponseCode.SERVICE_NOT_AVAILABLE
         replica.wait_for_log_end(master.log_end())
-        master.stop()
-        replica.stop()
+        _stop_both(master, replica)
     assert_same_logs(master.store, replica.store)
+
+
+def _stop_both(master: Node, replica: Node) -> None:
+    """Stop them at once: Java's takes seconds."""
+    with ThreadPoolExecutor(2) as executor:
+        for ending in [executor.submit(node.stop) for node in (master, replica)]:
+            ending.result()
 
 
 def _send(node: Node) -> int:
@@ -144,7 +155,9 @@ def test_a_java_consumer_goes_on_at_the_replica_and_returns_to_the_master(
     kinds: tuple[Kind, Kind], namesrv: str, tmp_path: Path
 ) -> None:
     with (
-        pair(*kinds, tmp_path, namesrv, role=Role.ASYNC_MASTER) as (master, replica),
+        pair(
+            *kinds, tmp_path, namesrv, role=Role.ASYNC_MASTER, haSendHeartbeatInterval=ASK_MILLIS
+        ) as (master, replica),
         CLIENTS[f"java-{VERSION}"].start() as driver,
     ):
         for topic in (TOPIC, f"%RETRY%{GROUP}"):

@@ -153,7 +153,7 @@ class TracingHook:
         span = self._begin(
             "receive",
             OperationType.RECEIVE,
-            receiving.queue.topic,
+            receiving.messages[0].topic,
             receiving.namespace,
             SpanKind.CLIENT,
             _links(receiving.messages),
@@ -179,7 +179,7 @@ class TracingHook:
         span = self._begin(
             "process",
             OperationType.PROCESS,
-            consuming.queue.topic,
+            messages[0].topic,  # not that of a retry queue
             consuming.namespace,
             SpanKind.CONSUMER,
             links,

@@ -2,10 +2,11 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from contextvars import ContextVar
 
 import pytest
 
-from pyromq.client.handler_threads import HandlerThreads
+from pyromq.client.handler_threads import HandlerThreads, call_in_thread
 from tests.support.patience import DEADLINE, until
 
 
@@ -25,6 +26,16 @@ async def test_functions_run_in_threads_and_return_results() -> None:
     assert names == {"g-handler-1", "g-handler-2", "g-handler-3"}
     threads.close()
     await until(lambda: not names & {thread.name for thread in threading.enumerate()})
+
+
+async def test_a_function_sees_the_context_of_its_caller_if_asked_for() -> None:
+    threads = HandlerThreads(1, "g")
+    variable = ContextVar("variable", default="none")
+    variable.set("set")
+    assert await call_in_thread(lambda _: variable.get(), None, threads) == "none"
+    found = await call_in_thread(lambda _: variable.get(), None, threads, with_context=True)
+    assert found == "set"
+    threads.close()
 
 
 async def test_exceptions_reach_the_caller() -> None:

@@ -7,7 +7,17 @@ from typing import Any
 import pytest
 
 from pyromq.client.errors import OptionError
-from pyromq.client.hooks import Consuming, EndingTransaction, Hooks, Sending
+from pyromq.client.hooks import (
+    Consuming,
+    EndingTransaction,
+    Hooks,
+    Publishing,
+    PublishOperation,
+    Receiving,
+    Sending,
+    install,
+    uninstall,
+)
 from pyromq.client.message import Message
 from pyromq.client.producer.producer import Producer
 from pyromq.client.results import TransactionState
@@ -77,6 +87,48 @@ def test_a_hook_may_be_for_transactions_only() -> None:
     ending = EndingTransaction("g", "", message, "K", "K", TransactionState.COMMIT, "a:1")
     hooks.end_transaction(ending)
     assert told == [ending]
+
+
+def test_the_last_publish_hook_ends_first() -> None:
+    told: list[str] = []
+
+    class Named:
+        def __init__(self, name: str) -> None:
+            self.name = name
+
+        def before_publish(self, publishing: Publishing) -> None:
+            told.append(f"{self.name} before")
+
+        def after_publish(self, publishing: Publishing) -> None:
+            told.append(f"{self.name} after")
+
+    hooks = Hooks([Named("a"), Named("b")])
+    publishing = Publishing(PublishOperation.SEND, "g", "", [Message("t", b"x")])
+    hooks.before_publish(publishing)
+    hooks.after_publish(publishing)
+    assert told == ["a before", "b before", "b after", "a after"]
+
+
+def test_an_installed_hook_is_in_every_client_from_then_on() -> None:
+    told: list[Receiving] = []
+
+    class Receives:
+        def after_receive(self, receiving: Receiving) -> None:
+            told.append(receiving)
+
+    before, hook = Hooks(), Receives()
+    install(hook)
+    try:
+        receiving = Receiving("g", "", [], QUEUE, 0.0)
+        Hooks().after_receive(receiving)
+        assert told == [receiving]
+        assert before.receive == []
+    finally:
+        uninstall(hook)
+    assert Hooks().receive == []
+    with pytest.raises(OptionError, match="is not a hook"):
+        install(object())  # type: ignore[arg-type]
+    assert Hooks().receive == []
 
 
 def test_objects_without_hook_methods_are_refused() -> None:
