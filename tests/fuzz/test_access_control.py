@@ -30,7 +30,7 @@ from pyromq.protocol.wire.frame import (
     command_from,
     split_frames,
 )
-from tests.support.access import ADMIN, ALICE, BOB, SECRETS, Guarded, guarded_broker
+from tests.support.access import ADMIN, ALICE, BOB, PEER, SECRETS, Guarded, guarded_broker
 from tests.support.damage import damaged
 from tests.support.patience import until
 from tests.support.requests import pull_request, send_request
@@ -40,7 +40,7 @@ MAX_GROWTH_KIB: Final = 200 * 1024
 _BATCH: Final = 5
 #: Bytes of an unfinished frame after which the stream begins again: it would swallow the rest.
 _MAX_PENDING: Final = 32 * 1024
-ALLOWED: Final = {ALICE: {"T", "P"}, BOB: set[str](), ADMIN: None}
+ALLOWED: Final = {ALICE: {"T", "P"}, BOB: set[str](), PEER: set[str](), ADMIN: None}
 
 
 class Stream:
@@ -111,7 +111,7 @@ class Stream:
             await asyncio.gather(self._draining, return_exceptions=True)
 
 
-def forged(chance: random.Random, number: int) -> bytes:
+def forged(chance: random.Random, number: int, *, is_strict: bool) -> bytes:
     """Return a frame of somebody, signed well, wrongly or not at all, and perhaps damaged."""
     encoding = chance.choice(list(Encoding))
     topic = chance.choice(["T", "P", "Q"])
@@ -131,9 +131,8 @@ def forged(chance: random.Random, number: int) -> bytes:
         request = RemotingCommand(
             RequestCode.DELETE_TOPIC_IN_BROKER, ext_fields={"topic": "T"}, encoding=encoding
         )
-    is_admin_code = kind > 5
-    account = chance.choice([ALICE, ALICE, BOB, None])
-    if is_admin_code and kind == 6:
+    account = chance.choice([ALICE, ALICE, BOB, PEER, None])
+    if kind == 6 and not is_strict:
         account = None  # compatible mode lets any account do that
     if account is not None:
         secret = SECRETS[account] if chance.random() < 0.8 else "wrong_secret"
@@ -155,11 +154,16 @@ async def fuzz(home: Path, mode: AclMode, frames: int, seed: int) -> None:
         for topic in ("T", "P"):
             await guarded.ask(send_request(topic=topic, body=b"first", queueId="0"))
         accounts = (home / "conf/plain_acl.yml").read_bytes()
-        stream = Stream(guarded, is_strict=mode is AclMode.strict)
+        is_strict = mode is AclMode.strict
+        stream = Stream(guarded, is_strict=is_strict)
         stream.allowed.add(b"first")
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         for start in range(0, frames, _BATCH):
-            await stream.send(b"".join(forged(chance, start + each) for each in range(_BATCH)))
+            await stream.send(
+                b"".join(
+                    forged(chance, start + each, is_strict=is_strict) for each in range(_BATCH)
+                )
+            )
             if start % (200 * _BATCH) == 0:
                 good = b"good %d" % start
                 stream.allowed.add(good)

@@ -402,6 +402,8 @@ def test_a_retry_topic_of_another_group(
     request = Request(310, send_v2("%RETRY%x", "g"), "m")
     assert not verdict(probe, java.broker_address, request, "groups_key").is_refused
     assert verdict(probe, strict.broker_address, request, "groups_key").is_refused
+    own = Request(310, send_v2("%RETRY%g", "x"), "m")
+    assert not verdict(probe, strict.broker_address, own, "groups_key").is_refused
 
 
 def test_secrets_are_not_readable_in_strict_mode(

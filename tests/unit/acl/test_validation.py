@@ -182,6 +182,9 @@ def test_a_retry_topic_belongs_to_its_group() -> None:
     assert Validator(rules).check(HOST, 10, access.SEND, fields, b"") is not None
     with pytest.raises(AccessDeniedError, match="group:theirs"):
         Validator(rules, strict=True).check(HOST, 10, access.SEND, fields, b"")
+    own = {"topic": "%RETRY%mine", "group": "theirs"}
+    acl.sign(own, b"", "alice_key", "alice_secret")
+    assert Validator(rules, strict=True).check(HOST, 10, access.SEND, own, b"") is not None
 
 
 @pytest.mark.parametrize(

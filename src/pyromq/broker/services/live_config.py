@@ -40,6 +40,7 @@ from pyromq.base.atomic_file import write_file
 from pyromq.base.clock import Clock, now_ms
 from pyromq.base.descriptors import opened
 from pyromq.base.settings import (
+    ENVIRONMENT,
     ConfigError,
     Setting,
     ineffective_warnings,
@@ -174,6 +175,12 @@ class LiveConfig:
         for key in changes:
             if key not in known:
                 raise ConfigError(f"unknown setting {shown(key)}{unknown_key_hint(key, known)}")
+            if ENVIRONMENT.fullmatch(changes[key].strip()):
+                # The next start would show a secret of the environment as this setting.
+                raise ConfigError(
+                    f"{key}={shown(changes[key])}: expected a value, not a reference to the "
+                    "environment; only the file may have one"
+                )
         async with self._changing:
             before = {**_FOR_TOOLS, **self._table(Setting.format)}
             self._refuse_role_switch(changes.get("brokerRole", ""))

@@ -101,6 +101,7 @@ async def test_a_setting_without_effect_is_saved_and_reported(tmp_path: Path) ->
         ({"fileReservedTime": "1", "brokerName": "../../x"}, "brokerName='../../x': expected"),
         ({"fileReservedTime": "1", "regionId": "a\0b"}, r"regionId=a\\x00b: expected"),
         ({"fileReservedTime": "1", "regionId": "a\nb=c"}, r"regionId=a\\nb=c: expected"),
+        ({"fileReservedTime": "1", "regionId": "${SECRET}"}, "not a reference to the environment"),
         ({"fileReservedTime": "1", "regionId": "a" * 256}, "expected at most 255 characters"),
     ],
 )
