@@ -20,6 +20,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple, Self
 
+from pyromq.base.log_levels import parse_levels
 from pyromq.base.settings import (
     ConfigError,
     format_settings,
@@ -517,6 +518,7 @@ class BrokerConfig(UpkeepSettings):
     server_socket_backlog: int = _SOCKETS.server_socket_backlog
 
     def __post_init__(self) -> None:
+        parse_levels(self.log_level)
         if self.namesrv_addr:
             try:
                 parse_addresses(self.namesrv_addr)

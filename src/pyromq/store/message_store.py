@@ -479,7 +479,11 @@ class MessageStore:
                 queue.delete()
             except OSError as error:
                 logger.error(
-                    "files of consume queue %s/%d not removed: %s", topic, queue.queue_id, error
+                    "files of consume queue %s/%d not removed: %s; remove them when the broker is "
+                    "stopped",
+                    topic,
+                    queue.queue_id,
+                    error,
                 )
             if queue.watched and self._on_arrival is not None:
                 self._on_arrival(queue)  # long polls find out that the topic is gone

@@ -87,7 +87,16 @@ def test_defaults_are_those_of_rocketmq(monkeypatch: pytest.MonkeyPatch) -> None
     assert lines == JAVA_DEFAULTS.split()
     # Every setting that RocketMQ does not have is a limit, or about one of these subjects.
     ours = [item for item in settings_of(BrokerConfig) if item.key not in java]
-    about = ("replication", "acl", "auditLog", "tls.", "useTLS", "brokerHooks", "loopHang")
+    about = (
+        "replication",
+        "acl",
+        "auditLog",
+        "tls.",
+        "useTLS",
+        "brokerHooks",
+        "loopHang",
+        "logLevel",
+    )
     assert all(item.limit or item.key.startswith(about) for item in ours)
     important = format_settings(config, only_important=True)
     assert [line.split("=")[0] for line in important.split()] == JAVA_IMPORTANT.split()

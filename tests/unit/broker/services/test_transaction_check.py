@@ -559,4 +559,4 @@ async def test_expired_halves_are_passed(
     broker.store.queue(TRANSACTION_HALF_TOPIC, 0).min_offset = 3
     with caplog.at_level(logging.WARNING):
         assert len(await broker.round()) == 1
-    assert "halves 0 to 2 have expired" in caplog.text
+    assert "halves 0 to 2 expired before their transactions ended" in caplog.text
