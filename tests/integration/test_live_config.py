@@ -200,5 +200,5 @@ async def test_a_slow_group_is_disabled_at_run_time(setup: Setup) -> None:
     assert setup.broker._assembly is not None
     assert setup.broker._upkeep is not None
     await setup.broker._assembly.parts.stats.count()
-    setup.broker._upkeep._protection.protect()
+    await setup.broker._upkeep._protection.protect()
     assert (await setup.ask(pull)).code == ResponseCode.NO_PERMISSION

@@ -533,6 +533,11 @@ class MessageStore:
         return self._log.free_buffers
 
     @property
+    def uncommitted(self) -> int:
+        """Return how many bytes are only in the transient store pool."""
+        return max(0, self._log.watermarks.written - self._log.committed[0])
+
+    @property
     def dispatch_behind(self) -> int:
         """Return how many bytes of the log are not indexed yet."""
         return self._index_lane.behind
