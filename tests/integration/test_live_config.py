@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
+from pyromq.base.log_levels import apply_levels
 from pyromq.broker.broker import Broker
 from pyromq.broker.config import load_broker_properties
 from pyromq.nameserver.config import NamesrvConfig
@@ -18,7 +20,7 @@ from pyromq.protocol.wire.codes import RequestCode, ResponseCode
 from pyromq.protocol.wire.frame import RemotingCommand
 from pyromq.remoting.client import RemotingClient
 from tests.support.patience import DEADLINE, PATIENT_PROPERTIES
-from tests.support.requests import send_request
+from tests.support.requests import pull_request, send_request
 
 
 class Setup:
@@ -166,3 +168,37 @@ async def test_no_peer_can_change_what_the_next_start_depends_on(
     await setup.broker.stop()
     await setup.start_broker()
     assert (await setup.ask(send_request(queueId="0"))).ext_fields["queueOffset"] == "1"
+
+
+async def test_the_log_level_changes_at_once_and_is_kept(setup: Setup) -> None:
+    store, others = logging.getLogger("pyromq.store"), logging.getLogger("pyromq.acl")
+    try:
+        answer = await setup.change(b"logLevel=ERROR,pyromq.store=DEBUG")
+        assert answer.code == ResponseCode.SUCCESS, answer.remark
+        assert store.isEnabledFor(logging.DEBUG)
+        assert not others.isEnabledFor(logging.WARNING)
+        refused = await setup.change(b"logLevel=pyromq.store")
+        assert "logLevel=pyromq.store: expected a level" in (refused.remark or "")
+        apply_levels(None)
+        await setup.broker.stop()
+        await setup.start_broker()
+        assert store.isEnabledFor(logging.DEBUG)
+        assert (await setup.settings())["logLevel"] == "ERROR,pyromq.store=DEBUG"
+    finally:
+        await setup.change(b"logLevel=")
+    assert store.level == others.level == logging.NOTSET
+
+
+async def test_a_slow_group_is_disabled_at_run_time(setup: Setup) -> None:
+    """Through the whole broker: live settings, pulls of the kernel, protection, refusal."""
+    for _ in range(5):
+        assert (await setup.ask(send_request(body=bytes(2000), queueId="0"))).code == 0
+    pull = pull_request(consumerGroup="slow", maxMsgNums="1")
+    for _ in range(2):
+        assert (await setup.ask(pull)).code == ResponseCode.SUCCESS
+    await setup.change(b"disableConsumeIfConsumerReadSlowly=true\nconsumerFallbehindThreshold=4000")
+    assert setup.broker._assembly is not None
+    assert setup.broker._upkeep is not None
+    await setup.broker._assembly.parts.stats.count()
+    await setup.broker._upkeep._protection.protect()
+    assert (await setup.ask(pull)).code == ResponseCode.NO_PERMISSION

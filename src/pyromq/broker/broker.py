@@ -27,6 +27,7 @@ from typing import Any, Final, NamedTuple
 from pyromq.acl.reload import INTERVAL_SECONDS, AclStore
 from pyromq.acl.settings import audit_log_of, files_of
 from pyromq.base.descriptors import descriptors_needed
+from pyromq.base.log_levels import apply_levels
 from pyromq.base.periodic import PeriodicTasks
 from pyromq.broker.assembly import Assembly, assemble
 from pyromq.broker.config import MASTER_ID, BrokerConfig
@@ -176,6 +177,8 @@ class Broker:
         that is not possible.
         """
         self._load_extensions()
+        if self._config.log_level:
+            apply_levels(self._config.log_level)
         self._tls.load()
         self._access_control = self._build_access_control()
         record_address = await _resolve(self._config.broker_ip1)
@@ -462,6 +465,8 @@ class Broker:
             await asyncio.gather(registration.register_now(), self.topics.file.saved())
 
         def settings_changed(keys: list[str]) -> None:
+            if "logLevel" in keys:
+                apply_levels(self._config.log_level)
             if "brokerPermission" in keys:
                 self.topics.new_version()
                 registration.register_soon()

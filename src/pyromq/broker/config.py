@@ -21,6 +21,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple, Self
 
+from pyromq.base.log_levels import parse_levels
 from pyromq.base.settings import (
     ConfigError,
     format_settings,
@@ -518,6 +519,7 @@ class BrokerConfig(BrokerMetricsSettings):
     server_socket_backlog: int = _SOCKETS.server_socket_backlog
 
     def __post_init__(self) -> None:
+        parse_levels(self.log_level)
         if self.namesrv_addr:
             try:
                 parse_addresses(self.namesrv_addr)

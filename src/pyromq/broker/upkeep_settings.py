@@ -70,6 +70,13 @@ class UpkeepSettings(ReplicationSettings):
         minimum=0,
         live=True,
     )
+    log_level: str | None = setting(
+        "logLevel",
+        None,
+        "Log from this level on, and from others for single loggers: `INFO,pyromq.store=DEBUG`. "
+        "The default is `--log-level`.",
+        live=True,
+    )
     loop_hang_millis: int = setting(
         "loopHangMillis",
         10_000,

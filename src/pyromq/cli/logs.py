@@ -1,8 +1,12 @@
-"""Server logging: to stderr, or to files rotated by size.
+"""Server logging: to stderr, or to files rotated by size; as text, or as a JSON object per line.
 
 With a log directory, each component has its own file under RocketMQ's name: `store.log` for the
 store, `namesrv.log` for the NameServer, `broker.log` for the rest of a broker. A full file
-becomes FILE.1, FILE.1 becomes FILE.2, and the oldest is deleted. Warnings also go to stderr.
+becomes FILE.1, FILE.1 becomes FILE.2, and the oldest is deleted; compressed files end with `.gz`.
+Warnings also go to stderr.
+
+A JSON line has the keys `time` (ISO 8601 with milliseconds and time zone), `level`, `logger`,
+`thread` and `message`, and `exception` with the traceback if there is one.
 
 Much of the text comes from peers, so every line is truncated and escaped, and a burst of similar
 lines becomes a few lines and a count (`base.log_lines`). Tracebacks are indented: a peer
@@ -14,18 +18,23 @@ module on the main thread.
 
 from __future__ import annotations
 
+import gzip
 import logging
 import queue
+import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from datetime import datetime
+from enum import Enum
 from logging.handlers import QueueHandler, QueueListener, RotatingFileHandler
 from pathlib import Path
 from types import TracebackType
 from typing import Final, NamedTuple
 
 import click
+import orjson
 
 from pyromq.base.log_lines import (
     MAX_LINES_OF_A_KIND,
@@ -44,15 +53,24 @@ MAX_VALUE: Final = 1024
 #: Maximum lines of a traceback; the middle is cut.
 MAX_TRACEBACK: Final = 100
 _FORMAT: Final = "%(asctime)s %(levelname)-7s %(name)s - %(message)s"
+#: Fast: the thread that compresses a file also writes the next lines.
+_COMPRESSION: Final = 1
 #: Log files of components, by logger name.
 _PARTS: Final = {"pyromq.store": "store.log", "pyromq.nameserver": "namesrv.log"}
 
 
+class LogFormat(Enum):
+    """The form of a log line."""
+
+    TEXT = "text"
+    JSON = "json"
+
+
 @contextmanager
-def logging_to_stderr(level: str) -> Iterator[None]:
+def logging_to_stderr(level: str, form: LogFormat = LogFormat.TEXT) -> Iterator[None]:
     """Log to stderr."""
     output = logging.StreamHandler()
-    output.setFormatter(_OneLine(_FORMAT))
+    output.setFormatter(_JsonLine() if form is LogFormat.JSON else _OneLine(_FORMAT))
     with _few_of_a_kind(output):
         logging.basicConfig(level=level.upper(), handlers=[output])
         yield
@@ -60,24 +78,35 @@ def logging_to_stderr(level: str) -> Iterator[None]:
 
 @contextmanager
 def logging_to_files(
-    level: str, directory: Path, names: Sequence[str], max_bytes: int, max_files: int
+    level: str,
+    directory: Path,
+    names: Sequence[str],
+    max_bytes: int,
+    max_files: int,
+    form: LogFormat = LogFormat.TEXT,
+    *,
+    compress: bool = False,
 ) -> Iterator[None]:
     """Log to the files `names` in `directory`; the last one gets all other components.
 
-    Raises click.ClickException if the directory is not writable.
+    With `compress`, full files are compressed. Raises click.ClickException if the directory is not
+    writable.
     """
-    files = {name: _open(directory / name, max_bytes, max_files) for name in names}
+    files = {
+        name: _open(directory / name, max_bytes, max_files, compress=compress) for name in names
+    }
     for name, file in files.items():
         file.addFilter(_belongs(name, names))
     errors = logging.StreamHandler()
     errors.setLevel(logging.WARNING)
     outputs: list[logging.Handler] = [*files.values(), errors]
+    is_json = form is LogFormat.JSON
     for output in outputs:
-        output.setFormatter(logging.Formatter(_FORMAT))
+        output.setFormatter(logging.Formatter("%(message)s" if is_json else _FORMAT))
     lines: queue.SimpleQueue[logging.LogRecord] = queue.SimpleQueue()
     entry = QueueHandler(lines)
     # Format here: QueueHandler merges message and traceback into one text.
-    entry.setFormatter(_OneLine())
+    entry.setFormatter(_JsonLine() if is_json else _OneLine())
     writer = QueueListener(lines, *outputs, respect_handler_level=True)
     root = logging.getLogger()
     root.setLevel(level.upper())
@@ -118,6 +147,25 @@ class _OneLine(logging.Formatter):
             half = MAX_TRACEBACK // 2
             lines[half:-half] = [f"... ({len(lines) - 2 * half} lines)"]
         return "\n".join(f"    {printable(line, MAX_VALUE)}" for line in lines)
+
+
+class _JsonLine(_OneLine):
+    """Formats records as JSON, with the same text as `_OneLine`."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the record as a JSON object on one line."""
+        line = {
+            "time": datetime.fromtimestamp(record.created)
+            .astimezone()
+            .isoformat(timespec="milliseconds"),
+            "level": record.levelname,
+            "logger": record.name,
+            "thread": record.threadName,
+            "message": printable(record.getMessage(), MAX_LINE),
+        }
+        if record.exc_info:
+            line["exception"] = self.formatException(record.exc_info)
+        return orjson.dumps(line).decode()
 
 
 @contextmanager
@@ -210,12 +258,16 @@ class _Count(logging.LogRecord):
         super().__init__(kind.name, kind.level, "", 0, message, values, None)
 
 
-def _open(path: Path, max_bytes: int, max_files: int) -> RotatingFileHandler:
+def _open(path: Path, max_bytes: int, max_files: int, *, compress: bool) -> RotatingFileHandler:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        return RotatingFileHandler(
+        handler = RotatingFileHandler(
             path, maxBytes=max_bytes, backupCount=max_files - 1, encoding="utf-8"
         )
+        if compress:
+            handler.namer = lambda name: f"{name}.gz"
+            handler.rotator = _compress
+        return handler
     except OSError as error:
         raise click.ClickException(
             f"cannot write log file {path}: {error.strerror or error}; choose another directory "
@@ -230,3 +282,13 @@ def _belongs(name: str, names: Sequence[str]) -> Callable[[logging.LogRecord], b
         return (own if own in names else names[-1]) == name
 
     return belongs
+
+
+def _compress(source: str, target: str) -> None:
+    """Move a full log file to a compressed one. Runs on the thread that writes the files."""
+    # Under another name first: a kill meanwhile leaves no half of a file.
+    unfinished = Path(f"{target}.part")
+    with Path(source).open("rb") as full, gzip.open(unfinished, "wb", _COMPRESSION) as compressed:
+        shutil.copyfileobj(full, compressed, MIB)
+    unfinished.replace(target)
+    Path(source).unlink()

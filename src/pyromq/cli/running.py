@@ -20,7 +20,7 @@ import stat
 import sys
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, AsyncExitStack, contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from types import FrameType
 from typing import Any, Final, Protocol
@@ -28,9 +28,10 @@ from typing import Any, Final, Protocol
 import click
 
 from pyromq.base.command_options import Command, add_options
+from pyromq.base.log_levels import toggle_debug
 from pyromq.base.process_memory import return_excess
 from pyromq.base.settings import ENVIRONMENT, ConfigError, settings_of, with_environment
-from pyromq.cli.logs import MIB, logging_to_files, logging_to_stderr
+from pyromq.cli.logs import MIB, LogFormat, logging_to_files, logging_to_stderr
 from pyromq.cli.tuning import allow_open_files, settle
 from pyromq.protocol.java.properties import PropertiesError, parse_properties
 from pyromq.tls.settings import TLS_FILE_KEY, tls_file_of
@@ -42,6 +43,7 @@ _EXIT_BY_SIGNAL = 128
 _HANG_UP_POLL_SECONDS = 0.1
 _RETURN_MEMORY_SECONDS = 10.0
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_DEBUG_SIGNAL = signal.SIGUSR1
 
 
 class Server(Protocol):
@@ -101,13 +103,22 @@ class ServerOptions:
     log_size: int = 128
     log_files: int = 10
     pid_file: str | None = None
+    log_format: str = LogFormat.TEXT.value
+    log_compress: bool = False
 
     def logging(self, names: Sequence[str]) -> AbstractContextManager[None]:
         """Log to stderr, or to the files `names`."""
+        form = LogFormat(self.log_format)
         if self.log_dir is None:
-            return logging_to_stderr(self.log_level)
+            return logging_to_stderr(self.log_level, form)
         return logging_to_files(
-            self.log_level, Path(self.log_dir), names, self.log_size * MIB, self.log_files
+            self.log_level,
+            Path(self.log_dir),
+            names,
+            self.log_size * MIB,
+            self.log_files,
+            form,
+            compress=self.log_compress,
         )
 
 
@@ -115,16 +126,10 @@ def server_options(command: Command) -> Command:
     """Add the options of every server; the command receives them as `options`."""
 
     @functools.wraps(command)
-    def with_options(
-        log_level: str,
-        log_dir: str | None,
-        log_size: int,
-        log_files: int,
-        pid_file: str | None,
-        **others: Any,
-    ) -> Any:
-        options = ServerOptions(log_level, log_dir, log_size, log_files, pid_file)
-        return command(options=options, **others)
+    def with_options(**values: Any) -> Any:
+        names = [item.name for item in fields(ServerOptions)]
+        options = ServerOptions(**{name: values.pop(name) for name in names})
+        return command(options=options, **values)
 
     return add_options(
         click.option(
@@ -153,6 +158,14 @@ def server_options(command: Command) -> Command:
             show_default=True,
             help="Keep at most this many files of each log.",
         ),
+        click.option(
+            "--log-format",
+            type=click.Choice([form.value for form in LogFormat], case_sensitive=False),
+            default=LogFormat.TEXT.value,
+            show_default=True,
+            help="Write log lines as text, or each as a JSON object.",
+        ),
+        click.option("--log-compress", is_flag=True, help="Compress rotated log files with gzip."),
         click.option(
             "--pid-file",
             metavar="FILE",
@@ -320,7 +333,7 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
 async def _serve(start: Callable[[Servers], Awaitable[object]]) -> None:
     running = AsyncExitStack()
     servers = Servers(running)
-    with _reacting_to_signals(servers.stop) as signals:
+    with _reacting_to_signals(servers.stop) as signals, _toggling_debug():
         async with running:
             allow_open_files()
             await start(servers)
@@ -332,6 +345,17 @@ async def _serve(start: Callable[[Servers], Awaitable[object]]) -> None:
                 click.echo("Stopping; a second signal ends the process at once.", err=True)
             if servers.failure is not None:
                 raise servers.failure
+
+
+@contextmanager
+def _toggling_debug() -> Iterator[None]:
+    """Let SIGUSR1 switch the log level to DEBUG, and back."""
+    loop = asyncio.get_running_loop()
+    loop.add_signal_handler(_DEBUG_SIGNAL, toggle_debug)
+    try:
+        yield
+    finally:
+        loop.remove_signal_handler(_DEBUG_SIGNAL)
 
 
 async def _return_memory_forever() -> None:

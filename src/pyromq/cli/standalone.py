@@ -409,6 +409,8 @@ class _Cluster:
                     None if options.log_dir is None else str(Path(options.log_dir) / name),
                     options.log_size,
                     options.log_files,
+                    options.log_format,
+                    options.log_compress,
                     keeps_role=member.role is not None,
                 )
                 for name, member in self._members.items()

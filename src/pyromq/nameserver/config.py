@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Self
 
 from pyromq.acl.settings import AclMode, ServerSettings, check_files
+from pyromq.base.log_levels import parse_levels
 from pyromq.base.settings import (
     ineffective_warnings,
     load_settings,
@@ -110,6 +111,13 @@ class NamesrvConfig(TlsSettings):
         "Ask the address server for the NameServers of this production environment.",
         ignored="production NameServers come from NAMESRV_ADDR (clusterTest)",
     )
+    log_level: str | None = setting(
+        "logLevel",
+        None,
+        "Log from this level on, and from others for single loggers: "
+        "`INFO,pyromq.nameserver=DEBUG`. The default is `--log-level`.",
+        live=True,
+    )
     rocketmq_home: str | None = _ACCESS.rocketmq_home
     acl_enable: bool = setting(
         "aclEnable",
@@ -192,6 +200,7 @@ class NamesrvConfig(TlsSettings):
     )
 
     def __post_init__(self) -> None:
+        parse_levels(self.log_level)
         check_water_marks(self)
         self.check_tls()
         check_metrics(self)

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Final
 
 from pyromq.base.atomic_file import read_file, write_file
+from pyromq.base.log_levels import apply_levels
 from pyromq.base.settings import ConfigError, settings_of
 from pyromq.nameserver.config import NamesrvConfig
 from pyromq.nameserver.kv_config import ORDER_TOPIC_CONFIG, KVConfig, KVLimitError
@@ -152,7 +153,9 @@ class NameServerHandlers:
         """Register a broker and its topics; brokers repeat this every 30 seconds."""
         header = RegisterBrokerRequestHeader.decode(request.ext_fields)
         if header.body_crc32 not in (0, crc32(request.body) & CRC_MASK):
-            logger.warning("registration from %s: CRC does not match", connection.remote_address)
+            logger.warning(
+                "registration from %s refused: its CRC does not match", connection.remote_address
+            )
             raise RequestError(ResponseCode.SYSTEM_ERROR, "crc32 not match")
         _check_names(header)
         address = header.broker_addr
@@ -451,7 +454,9 @@ class NameServerHandlers:
                     f"{item.key} cannot be changed while the NameServer runs:"
                     f" set it in {self.config.config_store_path} and restart",
                 )
-        self.config = config
+        before, self.config = self.config, config
+        if config.log_level != before.log_level:
+            apply_levels(config.log_level)
         logger.info(
             "settings changed by %s: %s",
             connection.remote_address,

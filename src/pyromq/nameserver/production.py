@@ -51,7 +51,9 @@ class ProductionRoutes:
         try:
             addresses = parse_addresses(named) if named else []
         except AddressError as error:
-            logger.warning("production lookup failed: NAMESRV_ADDR: %s", error)
+            logger.warning(
+                "production lookup failed, set NAMESRV_ADDR to host:port[;host:port]: %s", error
+            )
             return None
         if self._client is None:
             self._client = RemotingClient(tls=self._tls)

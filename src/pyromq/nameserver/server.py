@@ -13,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from pyromq.acl.reload import INTERVAL_SECONDS
+from pyromq.base.log_levels import apply_levels
 from pyromq.base.periodic import PeriodicTasks
 from pyromq.metrics.settings import is_on
 from pyromq.nameserver.access_control import NameServerAccess
@@ -95,6 +96,9 @@ class NameServer:
         available.
         """
         self.tls.load()
+        log_level = self._handlers.config.log_level
+        if log_level:
+            apply_levels(log_level)
         handlers = self._handlers.table()
         if self._access is not None:
             self._access.rules.load()

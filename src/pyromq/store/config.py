@@ -268,7 +268,8 @@ class MessageStoreConfig(RaftSettings):
     flush_consume_queue_thorough_interval: int = setting(
         "flushConsumeQueueThoroughInterval",
         60_000,
-        "Flush a consume queue after this many milliseconds, however few pages are dirty.",
+        "Flush a consume queue after this many milliseconds, however few pages are dirty. Recovery "
+        "after a crash reads at least as much of the log again.",
         minimum=0,
         live=True,
     )

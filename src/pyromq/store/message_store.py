@@ -479,7 +479,11 @@ class MessageStore:
                 queue.delete()
             except OSError as error:
                 logger.error(
-                    "files of consume queue %s/%d not removed: %s", topic, queue.queue_id, error
+                    "files of consume queue %s/%d not removed: %s; remove them when the broker is "
+                    "stopped",
+                    topic,
+                    queue.queue_id,
+                    error,
                 )
             if queue.watched and self._on_arrival is not None:
                 self._on_arrival(queue)  # long polls find out that the topic is gone
@@ -538,6 +542,11 @@ class MessageStore:
         if self._state is not StoreState.RUNNING:
             return "the store is not running"
         return self._failure or self._full_disk
+
+    @property
+    def uncommitted(self) -> int:
+        """Return how many bytes are only in the transient store pool."""
+        return max(0, self._log.watermarks.written - self._log.committed[0])
 
     @property
     def dispatch_behind(self) -> int:

@@ -211,7 +211,8 @@ class Retention:
         if not deleted and self._is_disk_full():
             percent, path = self._fullest
             logger.warning(
-                "disk of %s is %d%% full, and no segment of the log can be deleted",
+                "disk of %s is %d%% full, and no segment of the log can be deleted: remove other "
+                "files, or move the store to a larger disk",
                 path,
                 percent,
             )

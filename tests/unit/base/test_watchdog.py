@@ -48,8 +48,13 @@ async def test_a_hang_is_dumped_once_and_its_end_is_logged(
 
 
 async def test_a_loop_that_responds_leaves_nothing(tmp_path: Path) -> None:
-    asked = []
-    watching = LoopWatchdog(tmp_path / "debug", lambda: asked.append(1) or 30.0)
+    asked: list[int] = []
+
+    def limit() -> float:
+        asked.append(1)
+        return 30.0
+
+    watching = LoopWatchdog(tmp_path / "debug", limit)
     watching.start(asyncio.get_running_loop())
     await until(lambda: len(asked) > 5)
     watching.stop()

@@ -96,6 +96,7 @@ def test_defaults_are_those_of_rocketmq(monkeypatch: pytest.MonkeyPatch) -> None
         "useTLS",
         "brokerHooks",
         "loopHang",
+        "logLevel",
     )
     assert all(item.limit or item.key.startswith(about) for item in ours)
     important = format_settings(config, only_important=True)

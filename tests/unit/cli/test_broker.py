@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import json
+import os
 import re
 import signal
 import socket
@@ -9,6 +11,7 @@ from click.testing import CliRunner, Result
 
 from pyromq.cli.broker import broker
 from pyromq.protocol import kernel
+from tests.support.patience import wait_until
 from tests.unit.cli.processes import running
 
 
@@ -125,3 +128,22 @@ def test_a_port_in_use_is_one_line_and_leaves_nothing_locked(tmp_path: Path) -> 
     with running("broker", "-c", "c", directory=tmp_path) as command:
         command.wait_for("boot success")
         assert command.end(signal.SIGTERM) == 0
+
+
+def test_a_signal_switches_to_debug_and_back(tmp_path: Path) -> None:
+    (tmp_path / "c").write_text(
+        f"listenPort=0\nstorePathRootDir={tmp_path}/store\nbrokerIP1=127.0.0.1\n"
+        "mappedFileSizeCommitLog=1048576\nlogLevel=WARNING,pyromq.store=INFO\n"
+    )
+    options = ("-c", "c", "--log-dir", "logs", "--log-format", "json")
+    log = tmp_path / "logs" / "broker.log"
+    with running("broker", *options, directory=tmp_path) as command:
+        command.wait_for("boot success")
+        os.kill(command.process.pid, signal.SIGUSR1)
+        wait_until(lambda: "log level of pyromq is DEBUG now" in log.read_text())
+        wait_until(lambda: '"level":"DEBUG"' in log.read_text())  # the water marks
+        os.kill(command.process.pid, signal.SIGUSR1)
+        wait_until(lambda: "is that of the settings now" in log.read_text())
+        assert command.end(signal.SIGTERM) == 0
+    lines = [json.loads(line) for line in log.read_text().splitlines()]
+    assert {line["level"] for line in lines} == {"WARNING", "DEBUG"}

@@ -1,7 +1,10 @@
 from __future__ import annotations
 
+import gzip
+import json
 import logging
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import click
@@ -9,7 +12,7 @@ import pytest
 
 from pyromq.base.log_lines import MAX_LINES_OF_A_KIND, RARELY
 from pyromq.cli import logs
-from pyromq.cli.logs import logging_to_files, logging_to_stderr
+from pyromq.cli.logs import LogFormat, logging_to_files, logging_to_stderr
 from tests.support.patience import wait_until
 
 NAMES = ("store.log", "namesrv.log", "broker.log")
@@ -194,3 +197,74 @@ def test_lines_on_stderr_are_escaped_as_well(capfd: pytest.CaptureFixture[str]) 
     assert lines[0].endswith(r"INFO    pyromq.broker - topic a\nb")
     assert len(lines) == MAX_LINES_OF_A_KIND + 1
     assert "150 similar lines dropped" in lines[-1]
+
+
+def json_lines(path: Path) -> list[dict[str, str]]:
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+def test_json_lines_in_files_and_on_stderr(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = datetime.now(UTC)
+    with logging_to_files("INFO", tmp_path, NAMES, 1 << 20, 3, LogFormat.JSON):
+        logging.getLogger("pyromq.store.flush").info("flushed %d of %s", 7, "a\nb\u2028c\ud800")
+        try:
+            raise ValueError("torn\nand forged")
+        except ValueError:
+            logging.getLogger("pyromq.broker").exception("request failed")
+    (stored,) = json_lines(tmp_path / "store.log")
+    assert {key: stored[key] for key in ("level", "logger", "thread", "message")} == {
+        "level": "INFO",
+        "logger": "pyromq.store.flush",
+        "thread": "MainThread",
+        "message": "flushed 7 of a\\nb\\u2028c\\ud800",
+    }
+    assert "exception" not in stored
+    when = datetime.fromisoformat(stored["time"])
+    assert before - timedelta(seconds=1) < when <= datetime.now(UTC)
+    (failed,) = json_lines(tmp_path / "broker.log")
+    assert failed["message"] == "request failed"
+    assert failed["exception"].endswith("ValueError: torn\n    and forged")
+    (line,) = capsys.readouterr().err.splitlines()
+    assert json.loads(line) == failed
+
+
+def test_a_burst_of_json_lines_ends_with_their_number(tmp_path: Path) -> None:
+    with logging_to_files("INFO", tmp_path, ("broker.log",), 1 << 20, 1, LogFormat.JSON):
+        for number in range(MAX_LINES_OF_A_KIND + 5):
+            logging.getLogger("pyromq.broker").info("line %d of %s", number, "x" * 5000)
+    lines = json_lines(tmp_path / "broker.log")
+    assert len(lines) == MAX_LINES_OF_A_KIND + 1
+    assert "5 similar lines dropped" in lines[-1]["message"]
+    assert all(len(line["message"]) < 4200 for line in lines)
+
+
+def test_json_lines_on_stderr_alone(capfd: pytest.CaptureFixture[str]) -> None:
+    root = logging.getLogger()
+    handlers, root.handlers = root.handlers, []
+    try:
+        with logging_to_stderr("info", LogFormat.JSON):
+            logging.getLogger("pyromq.nameserver").info("broker %s left", "a")
+    finally:
+        root.handlers = handlers
+    assert json.loads(capfd.readouterr().err)["message"] == "broker a left"
+
+
+def test_rotated_files_are_compressed(tmp_path: Path) -> None:
+    with logging_to_files("INFO", tmp_path, ("broker.log",), 1000, 3, compress=True):
+        for number in range(100):
+            logging.getLogger("pyromq.broker").info(f"line {number}")
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "broker.log",
+        "broker.log.1.gz",
+        "broker.log.2.gz",
+    ]
+    text = "".join(
+        gzip.decompress((tmp_path / f"broker.log.{number}.gz").read_bytes()).decode()
+        for number in (2, 1)
+    )
+    text += (tmp_path / "broker.log").read_text()
+    numbers = [int(line.rsplit(" ", 1)[1]) for line in text.splitlines()]
+    assert numbers == list(range(numbers[0], 100))
+    assert len(numbers) > 30

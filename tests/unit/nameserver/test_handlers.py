@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import logging
 import os
 import zlib
 from pathlib import Path
@@ -439,6 +440,21 @@ async def test_settings_without_effect_are_reported(server: NameServerInMemory) 
         "serverWorkerThreads=16 has no effect: requests run on one event loop; there are no thread "
         "pools to size"
     )
+
+
+async def test_the_log_level_changes_at_once(server: NameServerInMemory) -> None:
+    try:
+        await server.ask(
+            RequestCode.UPDATE_NAMESRV_CONFIG, body=b"logLevel=ERROR,pyromq.nameserver=DEBUG"
+        )
+        assert logging.getLogger("pyromq.broker").getEffectiveLevel() == logging.ERROR
+        assert logging.getLogger("pyromq.nameserver.server").isEnabledFor(logging.DEBUG)
+        with pytest.raises(RequestError, match="logLevel=LOUD: expected a level"):
+            await server.ask(RequestCode.UPDATE_NAMESRV_CONFIG, body=b"logLevel=LOUD")
+        assert logging.getLogger("pyromq.broker").getEffectiveLevel() == logging.ERROR
+    finally:
+        await server.ask(RequestCode.UPDATE_NAMESRV_CONFIG, body=b"logLevel=")
+    assert logging.getLogger("pyromq").level == logging.NOTSET
 
 
 async def test_secrets_are_neither_told_nor_made_readable(server: NameServerInMemory) -> None:

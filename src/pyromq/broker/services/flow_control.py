@@ -394,7 +394,8 @@ class FastFailure:
             now = monotonic()
             if now - self._last_line >= _REPORT_SECONDS:
                 logger.warning(
-                    "refused %d requests that waited too long, the last one %.1f s",
+                    "refused %d requests that waited too long, the last one %.1f s: the broker is "
+                    "overloaded; add brokers, or raise the waitTimeMillsIn... settings",
                     self._refused,
                     waited,
                 )

@@ -91,11 +91,15 @@ class Promotion:
                 checks.append(self._check_connection())
                 if force or all(check.passed for check in checks):
                     if not all(check.passed for check in checks):
-                        logger.warning("promotion is forced: %s", _failures(checks))
+                        logger.warning(
+                            "promotion is forced although checks failed: %s", _failures(checks)
+                        )
                     await self._broker.become_master(role)
                     promoted = True
             if not promoted:
-                logger.warning("promotion refused: %s", _failures(checks))
+                logger.warning(
+                    "promotion refused, the broker stays a replica: %s", _failures(checks)
+                )
             return self._report(checks, replica_id, promoted=promoted)
 
     def _check_role(self) -> PromotionCheck:

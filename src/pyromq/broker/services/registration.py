@@ -198,8 +198,10 @@ class Registration:
             expected = isinstance(error, RemotingError | _RefusedError | ValueError)
             if name_server.registered or not name_server.reported:
                 logger.warning(
-                    "registration with NameServer %s failed, retrying: %s",
+                    "registration with NameServer %s failed, retrying in %g s: %s; its clients do "
+                    "not find this broker",
                     name_server.address,
+                    _RETRY_SECONDS,
                     error,
                     exc_info=not expected,
                 )
@@ -332,7 +334,9 @@ class Registration:
             await self._client.request(name_server.address, command, _UNREGISTER_SECONDS)
         except RemotingError as error:
             logger.warning(
-                "unregistering from NameServer %s failed: %s", name_server.address, error
+                "unregistering from NameServer %s failed: %s; it forgets this broker within 120 s",
+                name_server.address,
+                error,
             )
 
 

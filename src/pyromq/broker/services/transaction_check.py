@@ -293,7 +293,11 @@ class TransactionCheck:
         if not self._transactions.is_open(offset):
             return True  # ended while it was read, or expired
         if half is None:
-            logger.error("reading half %d failed: its transaction is lost", offset)
+            logger.error(
+                "half %d cannot be read, its transaction is lost: stop the broker and run "
+                "`pyromq store check`",
+                offset,
+            )
             self._transactions.give_up(offset, offset)
             return True
         origin = origin_of(half)
@@ -332,7 +336,9 @@ class TransactionCheck:
             )
         except (HalfError, RecordError) as error:
             if _NO_QUESTION not in current.orphans:
-                logger.error("cannot ask a producer about half %d: %.200s", offset, error)
+                logger.error(
+                    "question about half %d not built, it stays open: %.200s", offset, error
+                )
             current.note_orphan(_NO_QUESTION, offset)
         else:
             questions.append(_Question(producer_group(half), renewed.offset, origin, command))
@@ -348,7 +354,7 @@ class TransactionCheck:
             if error.status not in _HOPELESS:
                 logger.error("abandoning half %d failed, retrying: %s", half.queue_offset, error)
                 return False
-            logger.error("dropped half %d: %s", half.queue_offset, error)
+            logger.error("half %d dropped, its transaction is lost: %s", half.queue_offset, error)
         else:
             logger.warning(
                 "abandoned half %d of group %s, born at %d, after %d questions: "
@@ -385,7 +391,11 @@ class TransactionCheck:
         deadline = loop.time() + _CONGESTION_SECONDS
         while connection.congested and not connection.closed:
             if loop.time() > deadline:
-                logger.warning("producer %s does not read questions", connection.remote_address)
+                logger.warning(
+                    "producer %s does not read questions about its transactions: it gets no more "
+                    "in this round",
+                    connection.remote_address,
+                )
                 current.stuck.add(connection)
                 return
             await asyncio.sleep(_CONGESTION_POLL_SECONDS)
@@ -403,7 +413,11 @@ class TransactionCheck:
         """Return the half at a queue offset, or None. Passes expired ones."""
         queue = self._store.queue(TRANSACTION_HALF_TOPIC, HALF_QUEUE)
         if offset < queue.min_offset:
-            logger.warning("halves %d to %d have expired", offset, queue.min_offset - 1)
+            logger.warning(
+                "halves %d to %d expired before their transactions ended: raise fileReservedTime",
+                offset,
+                queue.min_offset - 1,
+            )
             self._transactions.pass_to(queue.min_offset)
             return None
         entry = queue.entry(offset)
@@ -471,5 +485,5 @@ def _half(data: bytes | None) -> MessageRecord | None:
     try:
         return decode_record(data)
     except RecordError as error:
-        logger.error("decoding a record of a transaction failed: %s", error)
+        logger.error("record of a transaction is damaged and left out: %s", error)
         return None

@@ -68,7 +68,7 @@ class Turns:
                 if some():
                     work.append(some)
             except Exception:
-                logger.exception("%s failed", some)
+                logger.exception("work on pulls failed and is dropped: %s", some)
             if perf_counter() >= end:
                 self.is_over = True
                 break

@@ -43,7 +43,7 @@ class Capacity:
         if not self._warned and percent >= _WARN_PERCENT:
             self._warned = True
             logger.warning(
-                "table nearly full: %d %s, %d %% of the limit %d (%s)",
+                "table nearly full: %d %s, %d %% of the limit %d; delete unused ones, or raise %s",
                 count,
                 self._what,
                 percent,

@@ -129,7 +129,11 @@ class GroupTable:
         """Stop a group from consuming until an administrator enables it."""
         config = self._groups.get(group)
         if config is not None and config.consume_enable:
-            logger.warning("consumption of group %s disabled", group)
+            logger.warning(
+                "consumption of group %s disabled: its pulls are refused until an administrator "
+                "enables it",
+                group,
+            )
             self._put(dataclasses.replace(config, consume_enable=False))
 
     def delete(self, group: str) -> bool:

@@ -66,6 +66,8 @@ class Order:
     log_dir: str | None = None
     log_size: int = 128
     log_files: int = 10
+    log_format: str = "text"
+    log_compress: bool = False
     #: Whether a promotion is saved in the store, and not in the file that all brokers share.
     keeps_role: bool = False
 
@@ -200,7 +202,14 @@ def _run(order: Order, parent: Parent, report: Callable[[Report], None]) -> None
         parent.serving(lambda: _call_on(loop, servers.stop))
         report(Boot(lines[0], broker.port))
 
-    options = ServerOptions(order.log_level, order.log_dir, order.log_size, order.log_files)
+    options = ServerOptions(
+        order.log_level,
+        order.log_dir,
+        order.log_size,
+        order.log_files,
+        log_format=order.log_format,
+        log_compress=order.log_compress,
+    )
     # The parent has logged the warnings about the settings, once for all brokers.
     run_servers(start, options, ("store.log", "broker.log"))
 

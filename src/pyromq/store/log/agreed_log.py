@@ -229,5 +229,7 @@ class AgreedLog(CommitLog):
 
 def _no_room(size: int, error: OSError) -> PutError:
     if not isinstance(error, ShortageError):  # `descriptors` has logged it
-        logger.error("no room for %d bytes of entries: %s", size, error)
+        logger.error(
+            "no room for %d bytes of entries, messages refused: %s; free disk space", size, error
+        )
     return PutError(PutStatus.CREATE_MAPEDFILE_FAILED, str(error))

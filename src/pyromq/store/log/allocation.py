@@ -218,7 +218,12 @@ class AllocationService:
                 self._work_ahead()
             except OSError as error:
                 # Not fatal: a put is refused when it really needs the room.
-                logger.warning("preallocation in %s failed: %s", self._directory, error)
+                logger.warning(
+                    "preallocation in %s failed: %s; sends are refused when the room ahead is used "
+                    "up",
+                    self._directory,
+                    error,
+                )
 
     def _work_ahead(self) -> None:
         while self._to_unlock:

@@ -56,7 +56,12 @@ class CommitService:
             try:
                 self._round()
             except OSError as error:
-                logger.error("commit failed, retrying in %g s: %s", interval, error)
+                logger.error(
+                    "commit of the transient store pool failed, retrying in %g s: %s; check the "
+                    "disk",
+                    interval,
+                    error,
+                )
 
     def _round(self) -> None:
         config, marks = self._config, self._log.watermarks

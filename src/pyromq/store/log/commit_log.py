@@ -135,7 +135,12 @@ class CommitLog:
             raise PutError(PutStatus.NO_BUFFER, str(error)) from error
         except OSError as error:
             if not isinstance(error, ShortageError):  # `descriptors` has logged it
-                logger.error("no room for %d bytes in %s: %s", size, self.segments.directory, error)
+                logger.error(
+                    "no room for %d bytes in %s, message refused: %s; free disk space",
+                    size,
+                    self.segments.directory,
+                    error,
+                )
             raise PutError(PutStatus.CREATE_MAPEDFILE_FAILED, str(error)) from error
 
     def append(self, records: bytes | memoryview, store_timestamp: int) -> None:

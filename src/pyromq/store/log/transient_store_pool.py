@@ -86,7 +86,8 @@ class TransientStorePool:
             ) from None
         if self.available < self.count * _LOW_SHARE:
             logger.warning(
-                "transient store pool is running low: %d of %d buffers free",
+                "transient store pool is running low: %d of %d buffers free; raise "
+                "transientStorePoolSize",
                 self.available,
                 self.count,
             )

@@ -193,6 +193,8 @@ class StatsAdminHandlers:
             ),
             "halfMessagesWithoutProducer": str(self._halves_without_producer()),
         }
+        if store.free_buffers is not None:
+            table["remainHowManyDataToCommit"] = _readable(store.uncommitted)
         if store.agreement is not None:
             table["raftPutEnd"] = str(store.put_end)
         for level, offset in self._delay_offsets.table().offset_table.items():

@@ -22,6 +22,9 @@ from pyromq.store.message_store import MessageStore
 GROUP_GET_FALL_SIZE: Final = "GROUP_GET_FALL_SIZE"
 GROUP_GET_FALL_TIME: Final = "GROUP_GET_FALL_TIME"
 
+#: Keys examined between two yields to the loop.
+_KEYS_PER_YIELD: Final = 1024
+
 #: Group, topic and queue id.
 PullKey = tuple[str, str, int]
 
@@ -66,8 +69,16 @@ class FallBehind:
         for key in [key for key in self._last if key[0] == group]:
             del self._last[key]
 
+    def forget_deleted(self, is_group: Callable[[str], bool]) -> Iterator[None]:
+        """Forget deleted groups and queues; yields where other work may run."""
+        for number, (group, topic, queue_id) in enumerate(list(self._last), 1):
+            if not is_group(group) or self._store.find_queue(topic, queue_id) is None:
+                self._last.pop((group, topic, queue_id), None)
+            if number % _KEYS_PER_YIELD == 0:
+                yield
+
     def falls(self) -> Iterator[Fall]:
-        """Yield the distance of every group in every queue; forget deleted queues."""
+        """Yield the distance of every group in every queue; other work may run in between."""
         for key in list(self._last):
             size = self._size(key)
             if size is not None:
@@ -109,8 +120,7 @@ class FallBehind:
         if last is None:
             return None
         queue = self._store.find_queue(key[1], key[2])
-        if queue is None:
-            del self._last[key]  # the topic was deleted
+        if queue is None:  # the topic was deleted
             return None
         entry = queue.entry(last.next_offset - 1)
         return self._store.min_physical_offset if entry is None else entry.physical_offset

@@ -13,6 +13,7 @@ Runs on the loop, every three minutes.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from typing import Final
 
@@ -26,6 +27,8 @@ logger = logging.getLogger(__name__)
 
 #: Seconds between two checks, as in RocketMQ.
 PROTECT_SECONDS: Final = 180.0
+#: Queues examined between two yields to the loop.
+_FALLS_PER_YIELD: Final = 256
 
 
 class BrokerProtection:
@@ -39,13 +42,17 @@ class BrokerProtection:
         self._role = role
         self._fall_behind = fall_behind
 
-    def protect(self) -> None:
+    async def protect(self) -> None:
         """Disable the groups whose last pulls were too far behind."""
+        for _ in self._fall_behind.forget_deleted(self._groups.__contains__):
+            await asyncio.sleep(0)
         if not self._config.disable_consume_if_consumer_read_slowly or self._role.is_replica:
             return
         limit = self._config.consumer_fallbehind_threshold
         worst: dict[str, Fall] = {}
-        for fall in self._fall_behind.falls():
+        for number, fall in enumerate(self._fall_behind.falls(), 1):
+            if number % _FALLS_PER_YIELD == 0:
+                await asyncio.sleep(0)
             if fall.size > limit and fall.size >= worst.get(fall.group, fall).size:
                 worst[fall.group] = fall
         for group, fall in worst.items():

@@ -61,11 +61,12 @@ async def test_settings_that_need_a_restart_are_named(handlers: ConfigAdminHandl
 
 
 async def test_settings_without_effect_are_named(handlers: ConfigAdminHandlers) -> None:
-    answer = await update(handlers, b"maxMessageSize=12000\ndebugLockEnable=true")
+    answer = await update(handlers, b"maxMessageSize=12000\nuseReentrantLockWhenPutMessage=false")
 
     assert answer.code == ResponseCode.SUCCESS
     assert answer.remark == (
-        "saved; needs a restart: maxMessageSize; debugLockEnable=true has no effect: "
+        "saved; needs a restart: maxMessageSize; "
+        "useReentrantLockWhenPutMessage=false has no effect: "
         "one thread appends to the log; there is no put lock"
     )
 

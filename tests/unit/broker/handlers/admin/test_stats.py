@@ -185,6 +185,22 @@ async def test_a_slow_get_is_remembered(
     assert setup.assembled.stats.slowest_get == 250
 
 
+async def test_bytes_that_wait_in_the_transient_store_pool(tmp_path: Path) -> None:
+    broker = AssembledBroker(
+        tmp_path,
+        transient_store_pool_enable=True,
+        transient_store_pool_size=2,
+        commit_interval_commit_log=10_000_000,
+    )
+    handlers = StatsAdminHandlers(broker.parts)
+    broker.put(b"one")
+    request = RemotingCommand(RequestCode.GET_BROKER_RUNTIME_INFO)
+    answer = await handlers.runtime_info(None, request)  # type: ignore[arg-type]
+    info = KVTable.decode(answer.body).table
+    assert info["remainHowManyDataToCommit"] == f"{broker.records()[0].size} B"
+    await broker.close()
+
+
 async def test_how_long_puts_took(setup: Setup) -> None:
     setup.assembled.stats.put_times = PutTimes(7, (1, 9, 10, 99, 1500, 20_000))
     info = await setup.info()

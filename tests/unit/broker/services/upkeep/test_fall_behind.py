@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from pyromq.broker.services.upkeep import fall_behind
 from pyromq.broker.services.upkeep.fall_behind import (
     GROUP_GET_FALL_SIZE,
     GROUP_GET_FALL_TIME,
@@ -74,11 +75,11 @@ async def test_the_age_of_the_last_message(broker: AssembledBroker) -> None:
 
 
 async def test_what_was_never_pulled_and_other_statistics(broker: AssembledBroker) -> None:
-    fall_behind = broker.parts.fall_behind
-    assert fall_behind.view("TOPIC_PUT_NUMS", "T") is None
+    service = broker.parts.fall_behind
+    assert service.view("TOPIC_PUT_NUMS", "T") is None
     for key in (KEY, "", "x@T@consumers", "0@T", f"{9 * '9'}@T@consumers", f"{99 * '9'}@T@g"):
         for name in (GROUP_GET_FALL_SIZE, GROUP_GET_FALL_TIME):
-            find = fall_behind.view(name, key)
+            find = service.view(name, key)
             assert find is not None
             assert find() is None
 
@@ -94,6 +95,19 @@ async def test_a_deleted_topic_and_a_forgotten_group(broker: AssembledBroker) ->
     await broker.stats.count()
     broker.store.remove_topic("T")
     assert list(broker.parts.fall_behind.falls()) == []
+    list(broker.parts.fall_behind.forget_deleted(lambda _: True))
+    assert broker.parts.fall_behind._last == {}
+
+
+async def test_a_deleted_group_is_forgotten(
+    broker: AssembledBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fall_behind, "_KEYS_PER_YIELD", 1)
+    pull(broker, broker.hot)
+    await broker.stats.count()
+    assert len(list(broker.parts.fall_behind.forget_deleted(lambda _: True))) == 1
+    assert size(broker) is not None
+    list(broker.parts.fall_behind.forget_deleted(lambda group: group != "consumers"))
     assert broker.parts.fall_behind._last == {}
 
 

@@ -47,7 +47,7 @@ async def test_a_group_that_reads_far_back_is_disabled(
 ) -> None:
     assert await pull(broker, 18, "quick") == ResponseCode.SUCCESS
     assert await pull(broker, 0) == ResponseCode.SUCCESS
-    protection(broker).protect()
+    await protection(broker).protect()
     assert await pull(broker, 1) == ResponseCode.NO_PERMISSION
     assert await pull(broker, 19, "quick") == ResponseCode.SUCCESS
     assert "group consumers reads slowly and is disabled" in caplog.text
@@ -57,20 +57,20 @@ async def test_a_group_that_reads_far_back_is_disabled(
 async def test_an_enabled_group_is_judged_by_its_next_pull(broker: AssembledBroker) -> None:
     guard = protection(broker)
     await pull(broker, 0)
-    guard.protect()
+    await guard.protect()
     group = broker.groups.get("consumers")
     assert group is not None
     assert not group.consume_enable
     broker.groups.update(dataclasses.replace(group, consume_enable=True))
-    guard.protect()
+    await guard.protect()
     assert await pull(broker, 19) == ResponseCode.SUCCESS
-    guard.protect()
+    await guard.protect()
     assert await pull(broker, 19) == ResponseCode.SUCCESS
 
 
 async def test_tools_and_groups_of_the_system_are_exempt(broker: AssembledBroker) -> None:
     assert await pull(broker, 0, "TOOLS_CONSUMER") == ResponseCode.SUCCESS
-    protection(broker).protect()
+    await protection(broker).protect()
     assert await pull(broker, 0, "TOOLS_CONSUMER") == ResponseCode.SUCCESS
 
 
@@ -79,7 +79,7 @@ async def test_nobody_is_disabled_unless_that_is_wanted(tmp_path: Path) -> None:
     broker = AssembledBroker(tmp_path, off)
     broker.put(*(b"x" * 1000 for _ in range(20)))
     await pull(broker, 0)
-    protection(broker).protect()
+    await protection(broker).protect()
     assert await pull(broker, 0) == ResponseCode.SUCCESS
     await broker.close()
 
@@ -87,7 +87,7 @@ async def test_nobody_is_disabled_unless_that_is_wanted(tmp_path: Path) -> None:
 async def test_a_replica_disables_nobody(broker: AssembledBroker) -> None:
     await pull(broker, 0)
     broker.parts.role.change(BrokerRole.SLAVE, 1)
-    protection(broker).protect()
+    await protection(broker).protect()
     group = broker.groups.get("consumers")
     assert group is not None
     assert group.consume_enable

@@ -10,6 +10,7 @@ import pytest
 from pyromq.base import watchdog
 from pyromq.base.periodic import PeriodicTasks
 from pyromq.broker.services.upkeep import upkeep
+from pyromq.broker.services.upkeep.protection import BrokerProtection
 from pyromq.broker.services.upkeep.upkeep import Upkeep
 from tests.support.patience import until
 from tests.unit.broker.assembled import AssembledBroker
@@ -54,11 +55,14 @@ async def test_everything_runs_until_it_is_stopped(
     monkeypatch.setattr(upkeep, "_FIRST_CHECK_SECONDS", 0.01)
     monkeypatch.setattr(upkeep, "_FIRST_DISPATCH_SECONDS", 0.01)
     caplog.set_level("INFO")
-    calls = []
-    monkeypatch.setattr(
-        type(broker.store), "self_check", lambda _: lambda: calls.append("check") or []
-    )
-    monkeypatch.setattr(upkeep.BrokerProtection, "protect", lambda _: calls.append("protect"))
+    calls: list[str] = []
+
+    def check() -> list[str]:
+        calls.append("check")
+        return []
+
+    monkeypatch.setattr(type(broker.store), "self_check", lambda _: check)
+    monkeypatch.setattr(BrokerProtection, "protect", lambda _: calls.append("protect"))
     service, periodic = Upkeep(broker.parts), PeriodicTasks()
     service.start(periodic)
     await until(lambda: {"check", "protect"} <= set(calls) and "dispatch behind" in caplog.text)
