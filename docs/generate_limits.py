@@ -25,7 +25,17 @@ from pyromq.store.config import MessageStoreConfig
 PAGE = Path(__file__).with_name("limits.md")
 PACKAGE = Path(pyromq.__file__).parent
 #: Peers reach the code of these packages.
-PACKAGES = ("base", "broker", "nameserver", "protocol", "raft", "remoting", "replication", "store")
+PACKAGES = (
+    "base",
+    "broker",
+    "metrics",
+    "nameserver",
+    "protocol",
+    "raft",
+    "remoting",
+    "replication",
+    "store",
+)
 
 _INTRODUCTION = """\
 # Limits
@@ -62,6 +72,21 @@ FIXED = (
     ),
     FixedLimit(
         "protocol.wire.frame", "MAX_REMARK", "Characters of a remark.", "The remark is cut."
+    ),
+    FixedLimit(
+        "metrics.http_server",
+        "MAX_HEAD_SIZE",
+        "Bytes of the line and headers of an HTTP request, on the port for metrics.",
+        "Status 400.",
+    ),
+    FixedLimit(
+        "metrics.http_server",
+        "MAX_HTTP_CONNECTIONS",
+        "Connections to the port for metrics.",
+        "The connection is closed.",
+    ),
+    FixedLimit(
+        "metrics.endpoint", "MAX_WAITING_SCRAPES", "Scrapes that wait or run.", "Status 503."
     ),
     FixedLimit("protocol.java.wire_types", "_MAX_DIGITS", "Characters of a number.", _SYSTEM_ERROR),
     FixedLimit("protocol.java.fastjson", "_MAX_DEPTH", "Nesting of a JSON body.", _SYSTEM_ERROR),
@@ -285,6 +310,8 @@ INTERNAL = {
     "base.watchdog.MAX_DUMPS": _OWN,
     "base.log_levels._MAX_NAMES": _OPERATOR,
     "base.address_server._MAX_ANSWER": "an address server is the operator's",
+    "broker.metrics.storage._MAX_SAMPLES": _WORK,
+    "metrics.settings._MAX_LABEL_VALUE": "the operator's own settings",
     "protocol.message.entry.MAX_ENTRY_SIZE": "messages meet `store.chunk._MAX_IN_ENTRY` first",
     "raft.format.MAX_ENTRY_SIZE": _FORMAT,
     "raft.network.binary_push._MAX_NAMES": _FORMAT,

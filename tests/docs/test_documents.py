@@ -160,6 +160,13 @@ def test_limits_page_is_up_to_date_and_complete() -> None:
     assert page["vanished_constants"]() == [], "remove each from INTERNAL in that file"
 
 
+def test_metrics_page_is_up_to_date() -> None:
+    page = runpy.run_path(str(ROOT / "docs" / "generate_metrics.py"))
+    assert page["PAGE"].read_text() == page["render"](), (
+        "run .venv/bin/python docs/generate_metrics.py"
+    )
+
+
 def test_reference_page_is_up_to_date() -> None:
     render: Callable[[], str] = runpy.run_path(str(ROOT / "docs" / "generate_reference.py"))[
         "render"

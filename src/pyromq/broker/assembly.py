@@ -129,7 +129,7 @@ def build_service(
     return Service(
         handlers=routes.plain if timing is None else timing.timed_handlers(routes.plain),
         take_frames=chained(routes.takers),
-        hot_handlers=routes.hot,
+        hot_handlers=routes.hot if timing is None else timing.timed_runs(routes.hot),
         max_runs=routes.max_runs,
         queries=routes.queries,
         late_requests=fast_failure,

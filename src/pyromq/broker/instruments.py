@@ -28,8 +28,8 @@ from pyromq.broker.hooks import followed
 from pyromq.metrics.histogram import LONG, SHORT, Histogram
 from pyromq.protocol.message.record import HEAD_SIZE_V4, born_timestamp_at, store_timestamp_at
 from pyromq.protocol.wire.codes import RequestCode, ResponseCode
-from pyromq.protocol.wire.frame import PREFIX_SIZE, RemotingCommand, header_length
-from pyromq.remoting.connection import Connection, Handler
+from pyromq.protocol.wire.frame import PREFIX_SIZE, RawFrame, RemotingCommand, header_length
+from pyromq.remoting.connection import Connection, Handler, HotHandler
 from pyromq.remoting.service import Result
 
 #: RocketMQ 5.x' bounds of rpc latencies, in milliseconds.
@@ -37,8 +37,9 @@ RPC_BOUNDS: Final = (1.0, 3.0, 5.0, 7.0, 10.0, 100.0, 1000.0, 2000.0, 3000.0)
 #: Bytes of a record that the time of a message needs.
 _TIMES_END: Final = HEAD_SIZE_V4
 
-#: Of a run of requests whose responses are not looked at.
 SUCCESS: Final = "success"
+#: In place of the response code of a run.
+_ANY: Final = "any"
 
 Take = Callable[[Connection, bytes, int, list[bytes]], int]
 
@@ -120,6 +121,20 @@ class BrokerInstruments:
         now = self._now()
         self.delivery.observe(max(0.0, now - store_timestamp_at(record, start) / 1000))
         self.end_to_end.observe(max(0.0, now - born_timestamp_at(record, start) / 1000))
+
+    def timed_runs(self, handlers: Mapping[int, HotHandler]) -> dict[int, HotHandler]:
+        """Time the runs that handlers serve; their responses are not looked at."""
+        return {code: self._timed_run(code, handler) for code, handler in handlers.items()}
+
+    def _timed_run(self, code: int, handler: HotHandler) -> HotHandler:
+        found = self._rpc(RequestCode(code), _ANY, SUCCESS)
+
+        def serve(connection: Connection, frames: list[RawFrame], answers: list[bytes]) -> None:
+            begun = perf_counter()
+            handler(connection, frames, answers)
+            found.observe((perf_counter() - begun) * 1000, len(frames))
+
+        return serve
 
     def timed_handlers(self, handlers: Mapping[int, Handler]) -> dict[int, Handler]:
         """Time every request that its handler serves alone."""

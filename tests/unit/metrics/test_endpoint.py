@@ -169,7 +169,7 @@ async def test_work_comes_in_slices() -> None:
     turns = []
 
     def work(_: Page) -> Steps:
-        for _ in range(4):
+        for _turn in range(4):
             time.sleep(0.002)
             yield None
 

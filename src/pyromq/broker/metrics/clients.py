@@ -40,8 +40,8 @@ WATERMARK: Final = gauge(
 RPC_LATENCY: Final = histogram(
     "rocketmq_rpc_latency_milliseconds",
     "How long the broker takes to serve a request, in milliseconds. Plain sends and pulls are "
-    "served in runs, and each counts with the time of its run; sends count per message, as "
-    "send_message_v2.",
+    "served in runs, and each counts with the time of its run; those of the compiled kernel count "
+    "per message, as send_message_v2. The response code of other runs is `any`.",
     ("protocol_type", "request_code", "response_code", "is_long_polling", "result"),
     Source.ROCKETMQ,
 )
