@@ -57,8 +57,11 @@ def test_a_second_backup_links_full_segments(filled: Path, repository: Repositor
     assert inodes != {(filled / name).stat().st_ino}, "a live file could change"
 
 
-def test_a_full_backup_links_nothing(filled: Path, repository: Repository) -> None:
-    config = small_config(filled)
+def test_a_full_backup_links_nothing(tmp_path: Path, repository: Repository) -> None:
+    store = open_store(tmp_path / "data", mapped_file_size_commit_log=4 * SEGMENT)
+    fill(store, 300)
+    store.stop()
+    config = store.config
     first = back_up(config, repository).backup
     damaged = first.directory / f"commitlog/{0:020}"
     damaged.write_bytes(b"!" + damaged.read_bytes()[1:])
