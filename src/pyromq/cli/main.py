@@ -25,6 +25,7 @@ COMMANDS = {
     "consume": ("pyromq.cli.consume:consume", "Print the messages of a topic as they arrive."),
     "bench": ("pyromq.cli.bench.command:bench", "Load a cluster and measure rates and latencies."),
     "store": ("pyromq.cli.store:store", "Inspect, check and back up the files of a store."),
+    "doctor": ("pyromq.cli.doctor.command:doctor", "Examine a machine and running servers."),
     "tls": ("pyromq.cli.tls:tls", "Make certificates for tests."),
     "acl": ("pyromq.cli.acl:acl", "Make and check the files of access control."),
     "spark": ("pyromq.cli.spark:spark", "Archive, replay, audit and rebuild with Spark."),

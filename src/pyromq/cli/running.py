@@ -3,7 +3,8 @@
 `run_servers` runs until a signal stops it, `run_client` until its work is done. The first SIGINT
 or SIGTERM requests a clean stop, the second ends the process at once (a broker's store then
 recovers at its next start). Settings, log files and pid files are checked before a server
-starts, so a failed start leaves nothing behind. Called on the main thread.
+starts, so a failed start leaves nothing behind. A service manager hears of the start and the stop
+(`base.service_manager`). Called on the main thread.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ import click
 from pyromq.base.command_options import Command, add_options
 from pyromq.base.log_levels import toggle_debug
 from pyromq.base.process_memory import return_excess
+from pyromq.base.service_manager import ServiceManager
 from pyromq.base.settings import ENVIRONMENT, ConfigError, settings_of, with_environment
 from pyromq.cli.logs import MIB, LogFormat, logging_to_files, logging_to_stderr
 from pyromq.cli.tuning import allow_open_files, settle
@@ -333,13 +335,16 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
 async def _serve(start: Callable[[Servers], Awaitable[object]]) -> None:
     running = AsyncExitStack()
     servers = Servers(running)
+    manager = ServiceManager.from_environment()
     with _reacting_to_signals(servers.stop) as signals, _toggling_debug():
-        async with running:
+        async with manager.watched(), running:
             allow_open_files()
             await start(servers)
             settle()
+            manager.notify("READY=1", "STATUS=serving")
             returning_memory = asyncio.create_task(_return_memory_forever())
             await servers.stop_requested.wait()
+            manager.notify("STOPPING=1", "STATUS=stopping")
             returning_memory.cancel()
             if signals:
                 click.echo("Stopping; a second signal ends the process at once.", err=True)

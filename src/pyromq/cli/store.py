@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
@@ -17,7 +18,7 @@ import orjson
 
 from pyromq.base.command_options import store_config_option
 from pyromq.base.progress import byte_progress
-from pyromq.base.settings import ConfigError
+from pyromq.base.settings import ConfigError, with_environment
 from pyromq.cli.lazy_group import LazyGroup
 from pyromq.protocol.java.properties import parse_properties
 from pyromq.raft.offline.dump import RaftFile, RaftFileKind
@@ -356,10 +357,25 @@ def require_directory(directory: Path) -> None:
         )
 
 
+def read_store_properties(file: Path) -> dict[str, str]:
+    """Parse a broker's file. Values `${NAME}` without the variable stay: most are not the store's.
+
+    Raises click.ClickException.
+    """
+    try:
+        properties = parse_properties(file.read_bytes())
+    except (OSError, ValueError) as error:
+        raise click.ClickException(f"{file}: {error}") from error
+    for key, text in properties.items():
+        with contextlib.suppress(ConfigError):
+            properties |= with_environment({key: text}, os.environ)
+    return properties
+
+
 def load_store_config(file: Path, directory: Path) -> MessageStoreConfig:
     """Load the store's settings; `directory` overrides the file's storePathRootDir."""
     try:
-        properties = parse_properties(file.read_bytes())
+        properties = read_store_properties(file)
         return MessageStoreConfig.load({**properties, "storePathRootDir": str(directory)})[0]
-    except (OSError, ValueError, ConfigError) as error:
+    except ConfigError as error:
         raise click.ClickException(f"{file}: {error}") from error

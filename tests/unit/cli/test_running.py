@@ -1,10 +1,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import fcntl
 import os
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Callable
@@ -251,3 +253,34 @@ def test_settings_from_the_environment(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.delenv("SECRET")
     with pytest.raises(click.ClickException, match="SECRET"):
         read_properties(str(file))
+
+
+def test_a_service_manager_hears_of_start_and_stop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    address = str(tmp_path / "notify")
+    monkeypatch.setenv("NOTIFY_SOCKET", address)
+    monkeypatch.setenv("WATCHDOG_USEC", "60000000")
+    events: list[str] = []
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as receiver:
+        receiver.bind(address)
+        receiver.setblocking(False)
+        serve(events)
+        heard = []
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                heard.append(receiver.recv(1000).decode().splitlines()[0])
+    assert [each for each in heard if each != "WATCHDOG=1"] == ["READY=1", "STOPPING=1"]
+    assert "NOTIFY_SOCKET" not in os.environ
+
+
+def test_a_failed_start_is_not_announced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    address = str(tmp_path / "notify")
+    monkeypatch.setenv("NOTIFY_SOCKET", address)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as receiver:
+        receiver.bind(address)
+        receiver.setblocking(False)
+        with pytest.raises(click.ClickException):
+            serve([], LookupError("bad"))
+        with pytest.raises(BlockingIOError):
+            receiver.recv(1000)

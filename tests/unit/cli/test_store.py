@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from pyromq.cli.store import store
+from pyromq.cli.store import load_store_config, store
 from pyromq.protocol.message.units import CONSUME_QUEUE_ENTRY
 from tests.support.patience import wait_until
-from tests.support.stores import TOPIC, log_records, open_store, put
+from tests.support.stores import SEGMENT, TOPIC, log_records, open_store, put
 
 
 def invoke(*arguments: str) -> Result:
@@ -224,3 +224,17 @@ def test_truncating_uses_the_settings_of_a_file(
     result = truncate(root, "--to", str(places[3]), "-c", str(settings))
     assert result.exit_code == 1
     assert "has 65536 bytes, not 131072" in result.stderr
+
+
+def test_variables_in_a_broker_s_file(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "broker.properties"
+    file.write_text("mappedFileSizeCommitLog=${SIZE}\nreplicationSecretKey=${SECRET}\n")
+    monkeypatch.delenv("SECRET", raising=False)
+    monkeypatch.setenv("SIZE", str(SEGMENT))
+    assert load_store_config(file, root).mapped_file_size_commit_log == SEGMENT
+    monkeypatch.delenv("SIZE")
+    result = CliRunner().invoke(store, ["check", str(root), "-c", str(file)])
+    assert result.exit_code == 1
+    assert "mappedFileSizeCommitLog=${SIZE}" in result.output

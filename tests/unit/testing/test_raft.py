@@ -250,7 +250,7 @@ def test_a_start_that_fails_leaves_nothing_behind(tmp_path: Path) -> None:
 
 
 def test_a_replaced_node_votes_only_when_it_has_the_log(cluster: Cluster) -> None:
-    """The run book of docs/operations.md, Replace a node."""
+    """The run book of docs/operations/raft.md, Replace a node."""
     send(cluster, b"1", b"2")
     cluster.await_committed(timeout=DEADLINE)
     node = followers(cluster)[0]

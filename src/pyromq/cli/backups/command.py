@@ -18,8 +18,7 @@ from pyromq.base.progress import byte_progress
 from pyromq.base.settings import ConfigError
 from pyromq.base.sizes import MIB
 from pyromq.cli.lazy_group import HelpfulGroup
-from pyromq.cli.store import load_store_config, require_directory
-from pyromq.protocol.java.properties import parse_properties
+from pyromq.cli.store import load_store_config, read_store_properties, require_directory
 from pyromq.raft.offline.backup import complete_node, raft_node_of
 from pyromq.store.backup.copying import Meter, Throttle
 from pyromq.store.backup.making import Made, back_up
@@ -61,6 +60,9 @@ _json_option: OptionDecorator = click.option(
     type=click.IntRange(1),
     help="Keep this many backups, the new one included, and remove older ones.",
 )
+@click.option(
+    "--full", is_flag=True, help="Copy everything, also what an earlier backup has already."
+)
 @click.option("--verify", is_flag=True, help="Read the new backup again and compare checksums.")
 @_rate_option
 @_json_option
@@ -69,6 +71,7 @@ def backup(
     target: Path,
     config_file: Path | None,
     keep: int | None,
+    full: bool,
     verify: bool,
     rate: float | None,
     as_json: bool,
@@ -81,7 +84,8 @@ def backup(
     Each backup is a directory that holds everything. Segments of the log that an earlier backup has
     already are hard links, so a backup copies only what is new, and each one can be removed
     without harm to the others. A run that is killed leaves earlier backups alone; the next one
-    continues.
+    continues. A link shares the damage of its file: if --verify or pyromq store backups verify
+    finds any, make the next backup with --full.
 
     \b
     Examples
@@ -101,6 +105,7 @@ def backup(
                 raft_node=raft_node_of(config),
                 identity=_identity(config_file),
                 keep=keep,
+                full=full,
                 meter=Meter(
                     _throttle(rate),
                     lambda done, total: progress.update(task, completed=done, total=total),
@@ -158,9 +163,8 @@ def restore(
     """
     try:
         chosen = _choose(source)
-        properties = _read_properties(config_file) | _raft_settings(
-            chosen, raft_group, raft_id, _read_properties(config_file)
-        )
+        properties = _read_properties(config_file)
+        properties |= _raft_settings(chosen, raft_group, raft_id, properties)
         config = settings_for(chosen, directory, properties)
         with byte_progress() as progress:
             copying = progress.add_task("copying the log", total=None)
@@ -330,10 +334,7 @@ def _raft_settings(
 
 
 def _read_properties(file: Path | None) -> dict[str, str]:
-    try:
-        return {} if file is None else parse_properties(file.read_bytes())
-    except ValueError as error:
-        raise StoreError(f"{file}: {error}") from error
+    return {} if file is None else read_store_properties(file)
 
 
 def _identity(file: Path | None) -> dict[str, str]:

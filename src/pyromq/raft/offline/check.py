@@ -93,7 +93,7 @@ class Remedy(Enum):
     NEXT_START = "the next start repairs this"
     FILL_AGAIN = (
         "if the other nodes are sound, stop this one, remove its files and let the group fill them "
-        "again (docs/operations.md, Replace a node)"
+        "again (docs/operations/raft.md, Replace a node)"
     )
     REMOVE_INDEX = "stop the node and remove its index directory: the next start rebuilds it"
     RESTORE = "restore the files, or let the group fill them again"

@@ -79,10 +79,23 @@ class Meter:
             self._on_progress(self.done, max(self.total, self.done))
 
 
-def copy_file(source: Path, target: Path, size: int, meter: Meter, *, extend: int = 0) -> Copied:
+class ChecksumError(Exception):
+    """A file does not have the checksum that it should have."""
+
+
+def copy_file(
+    source: Path,
+    target: Path,
+    size: int,
+    meter: Meter,
+    *,
+    extend: int = 0,
+    sha256: str | None = None,
+) -> Copied:
     """Copy the first `size` bytes of a file; the copy gets `extend` bytes, if that is more.
 
-    Raises OSError. A source that is shorter gives a shorter copy: compare `Copied.size`.
+    Raises OSError, or ChecksumError if the content does not have the hash `sha256`. A source that
+    is shorter gives a shorter copy: compare `Copied.size`.
     """
     temporary = target.with_name(target.name + ".tmp")
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
@@ -97,6 +110,8 @@ def copy_file(source: Path, target: Path, size: int, meter: Meter, *, extend: in
                     rest, position = rest[written:], position + written
 
             copied = _read(source, size, meter, write)
+            if sha256 is not None and copied.sha256 != sha256:
+                raise ChecksumError(str(source))
             os.ftruncate(output, max(copied.size, extend))
             os.fsync(output)
             # Nobody reads it soon; the broker needs the memory.

@@ -95,12 +95,13 @@ def back_up(
     raft_node: RaftNode | None = None,
     identity: dict[str, str] | None = None,
     keep: int | None = None,
+    full: bool = False,
     meter: Meter | None = None,
 ) -> Made:
     """Make a backup. Raises StoreError or OSError.
 
     `identity` are the broker's names, for the manifest. With `keep`, only that many backups stay,
-    the new one included.
+    the new one included. With `full`, everything is copied: links to a file share its damage.
     """
     source = StoreSource(config)
     if repository.directory.resolve().is_relative_to(config.root.resolve()):
@@ -109,7 +110,7 @@ def back_up(
         earlier = repository.backups()
         made = None
         for attempt in range(_ATTEMPTS):
-            run = _Run(source, repository, earlier, meter or Meter())
+            run = _Run(source, repository, earlier, meter or Meter(), full=full)
             try:
                 made = run.make(raft_node, identity or {})
                 break
@@ -144,9 +145,16 @@ class _Run:
     """One backup in progress."""
 
     def __init__(
-        self, source: StoreSource, repository: Repository, earlier: list[Backup], meter: Meter
+        self,
+        source: StoreSource,
+        repository: Repository,
+        earlier: list[Backup],
+        meter: Meter,
+        *,
+        full: bool,
     ) -> None:
         self._source = source
+        self._full = full
         self._repository = repository
         self._earlier = earlier
         self._meter = meter
@@ -165,7 +173,7 @@ class _Run:
         segments = self._segments(files, end)
         refuse_other_log(self._earlier, files, end)
         self._meter.total = sum(segment.size for segment in segments)
-        reusable = list(self._repository.reusable(self._earlier))
+        reusable = [] if self._full else list(self._repository.reusable(self._earlier))
         name, partial = self._repository.begin()
         try:
             facts = self._write_log(partial, files, segments, reusable, ends.log_end)
@@ -354,11 +362,13 @@ class _Run:
 
 
 def refuse_other_log(earlier: list[Backup], files: SegmentFiles, end: int) -> None:
-    """Raise StoreError if the newest backup is of another log.
+    """Raise StoreError if the newest backup with common segments is of another log.
 
-    Logs are compared at the begin of the oldest segment that both have.
+    Of the same log, at least one common segment begins with the same bytes. Others may be damaged,
+    or be from before a truncation.
     """
     for backup in reversed(earlier):
+        differing = None
         for file in backup.manifest.segments:
             if file.base not in files.bases or file.base >= end or not file.data_end:
                 continue
@@ -372,8 +382,10 @@ def refuse_other_log(earlier: list[Backup], files: SegmentFiles, end: int) -> No
                 and _read_at(backup.directory / file.path, 0, size) == data
             ):
                 return
+            differing = differing or file
+        if differing is not None:
             raise StoreError(
-                f"{backup.directory} is a backup of another log: segment {file.name} begins "
+                f"{backup.directory} is a backup of another log: segment {differing.name} begins "
                 "differently. Choose another directory for the backups of this store"
             )
 

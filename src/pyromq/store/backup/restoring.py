@@ -32,7 +32,7 @@ import orjson
 
 from pyromq.base.atomic_file import read_file, sync_directory, write_file
 from pyromq.protocol.message.units import CONSUME_QUEUE_ENTRY_SIZE, PRE_BLANK_ENTRY
-from pyromq.store.backup.copying import Meter, copy_file
+from pyromq.store.backup.copying import ChecksumError, Meter, copy_file
 from pyromq.store.backup.manifest import (
     ENTRY_DIRECTORY,
     MANIFEST_NAME,
@@ -178,7 +178,6 @@ def _copy_log(backup: Backup, config: MessageStoreConfig, meter: Meter) -> None:
         directory.mkdir(parents=True, exist_ok=True)
     _require_room(config.root, manifest)
     meter.total += sum(file.size for file in manifest.segments)
-    used = set()
     for file in manifest.segments:
         if file.directory == ENTRY_DIRECTORY:
             assert entries is not None
@@ -189,12 +188,12 @@ def _copy_log(backup: Backup, config: MessageStoreConfig, meter: Meter) -> None:
         if target.exists():
             meter.skip(file.size)  # complete: an interrupted run renamed it
             continue
-        copied = copy_file(backup.directory / file.path, target, file.size, meter, extend=size)
-        if (copied.size, copied.sha256) != (file.size, file.sha256):
-            target.unlink()
-            raise _damaged(backup, file)
-        used.add(directory)
-    for directory in used:
+        source = backup.directory / file.path
+        try:
+            copy_file(source, target, file.size, meter, extend=size, sha256=file.sha256)
+        except ChecksumError as error:
+            raise _damaged(backup, file) from error
+    for directory in _all_directories(config):
         sync_directory(directory)
 
 

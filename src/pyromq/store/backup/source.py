@@ -171,7 +171,7 @@ class StoreSource:
             time.sleep(_SECONDS_BETWEEN_READS)
             files = self.files()
         # No queue has a message of this log.
-        return valid_end(files, _last_used_base(files))
+        return valid_end(files, last_used_base(files))
 
     def _not_reached(self, end: int, known: int) -> StoreError:
         return StoreError(
@@ -214,7 +214,7 @@ def valid_end(files: SegmentFiles, start: int, limit: int | None = None) -> int:
     return position
 
 
-def _last_used_base(files: SegmentFiles) -> int:
+def last_used_base(files: SegmentFiles) -> int:
     """Return the last segment that was written to."""
     used = (base for base in reversed(files.bases) if any(files.read(base, HEAD_SIZE_V4)))
     return next(used, files.first_offset)

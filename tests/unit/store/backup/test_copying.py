@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from pyromq.store.backup.copying import Meter, Throttle, copy_file, hash_file
+from pyromq.store.backup.copying import ChecksumError, Meter, Throttle, copy_file, hash_file
 
 
 def test_a_copy_is_equal_sparse_and_hashed(tmp_path: Path) -> None:
@@ -64,3 +64,14 @@ def test_progress_never_exceeds_its_total() -> None:
     meter.count(6)
     meter.skip(6)
     assert seen == [(6, 10), (12, 12)]
+
+
+def test_a_wrong_checksum_leaves_nothing(tmp_path: Path) -> None:
+    source, target = tmp_path / "source", tmp_path / "target"
+    source.write_bytes(b"abc")
+    sha256 = hashlib.sha256(b"abc").hexdigest()
+    copy_file(source, target, 3, Meter(), sha256=sha256)
+    target.unlink()
+    with pytest.raises(ChecksumError):
+        copy_file(source, target, 3, Meter(), sha256="0" * 64)
+    assert list(tmp_path.iterdir()) == [source]

@@ -11,6 +11,7 @@ from pyromq.store.backup import making
 from pyromq.store.backup.copying import Copied, Meter, copy_file
 from pyromq.store.backup.making import back_up
 from pyromq.store.backup.repository import Repository
+from pyromq.store.backup.verifying import verify_backup
 from pyromq.store.message_store import MessageStore
 from pyromq.store.offline.truncate import truncate_store
 from pyromq.store.results import StoreError
@@ -54,6 +55,21 @@ def test_a_second_backup_links_full_segments(filled: Path, repository: Repositor
     inodes = {(made.backup.directory / name).stat().st_ino for made in (first, second)}
     assert len(inodes) == 1
     assert inodes != {(filled / name).stat().st_ino}, "a live file could change"
+
+
+def test_a_full_backup_links_nothing(tmp_path: Path, repository: Repository) -> None:
+    store = open_store(tmp_path / "data", mapped_file_size_commit_log=4 * SEGMENT)
+    fill(store, 300)
+    store.stop()
+    config = store.config
+    first = back_up(config, repository).backup
+    damaged = first.directory / f"commitlog/{0:020}"
+    damaged.write_bytes(b"!" + damaged.read_bytes()[1:])
+    linked = back_up(config, repository).backup
+    assert list(verify_backup(linked, Meter())), "a link shares the damage"
+    made = back_up(config, repository, full=True)
+    assert made.linked == 0
+    assert not list(verify_backup(made.backup, Meter()))
 
 
 def test_a_log_that_was_cut_and_continued_is_copied_again(

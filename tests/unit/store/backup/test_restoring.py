@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from pyromq.protocol.wire.bodies import ConsumerOffsetSerializeWrapper
+from pyromq.store.backup import restoring
 from pyromq.store.backup.making import back_up
 from pyromq.store.backup.repository import Backup, Repository
 from pyromq.store.backup.restoring import restore_backup, settings_for
@@ -172,4 +173,33 @@ def test_an_empty_store(tmp_path: Path) -> None:
     store = open_store(root)
     put(store)
     store.seal()
+    store.stop()
+
+
+@pytest.mark.parametrize(
+    "step", ["_copy_log", "_write_tables", "_rebuild", "_add_empty_queues", "_clamp"]
+)
+@pytest.mark.parametrize("is_done", [False, True])
+def test_a_restore_resumes_after_every_step(
+    backup: Backup, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str, is_done: bool
+) -> None:
+    original = getattr(restoring, step)
+
+    def stop(*arguments: object) -> None:
+        if is_done:
+            original(*arguments)
+        raise KeyboardInterrupt
+
+    root = tmp_path / "restored"
+    config = settings_for(backup, root)
+    with monkeypatch.context() as patched:
+        patched.setattr(restoring, step, stop)
+        with pytest.raises(KeyboardInterrupt):
+            restore_backup(backup, config)
+    with pytest.raises(StoreError, match="a restore was interrupted"):
+        open_store(root)
+    restore_backup(backup, config)
+    assert list(check_store(root, config)) == []
+    store = open_store(root)
+    assert len(log_records(store)) == 100
     store.stop()
