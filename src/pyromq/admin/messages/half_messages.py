@@ -141,6 +141,12 @@ class HalfMessages(Area):
 
     async def _rest(self, address: str, queue: MessageQueue) -> list[MessageView]:
         """Return the messages of a queue that the broker has not finished."""
+        try:
+            return await self._read_rest(address, queue)
+        except NotFoundError:
+            return []  # the topic is created with its first message
+
+    async def _read_rest(self, address: str, queue: MessageQueue) -> list[MessageView]:
         header = QueryConsumerOffsetRequestHeader(TRANSACTION_GROUP, queue.topic, queue.queue_id)
         answer = await self._session.ask(
             address,

@@ -26,7 +26,7 @@ from pyromq.client.results import SendResult
 from pyromq.protocol.message.message_id import decode_message_id, format_address
 from pyromq.protocol.message.sysflag import is_readable, is_writable
 from pyromq.protocol.names import TRACE_TOPIC
-from pyromq.protocol.wire.bodies import MessageQueue
+from pyromq.protocol.wire.bodies import MessageQueue, SubscriptionData
 from pyromq.protocol.wire.bodies_admin import QueryConsumeQueueResponseBody
 from pyromq.protocol.wire.bodies_consumer import ConsumeMessageDirectlyResult, DirectResult
 from pyromq.protocol.wire.codes import RequestCode, ResponseCode
@@ -95,7 +95,8 @@ class QueueEntries:
 
     min_index: int
     max_index: int
-    subscription: str | None
+    #: The subscription of the group, if one was given that is online.
+    subscription: SubscriptionData | None
     filter_data: str | None
     entries: tuple[QueueEntry, ...]
 
@@ -311,11 +312,10 @@ class Messages(Area):
         if not answer.body:
             raise NotFoundError(f"{broker}: {answer.remark or 'no such entry'}")
         body = read_body(QueryConsumeQueueResponseBody, broker, answer)
-        subscription = body.subscription_data
         return QueueEntries(
             body.min_queue_index,
             body.max_queue_index,
-            None if subscription is None else subscription.sub_string,
+            body.subscription_data,
             body.filter_data,
             tuple(
                 QueueEntry(
