@@ -206,15 +206,16 @@ async def delete_expired_commit_log(run: Run, broker: str | None, cluster: str |
 )
 async def send_msg_status(run: Run, broker_name: str, size: int, count: int) -> None:
     """Send test messages to a broker and show how long each one takes."""
-    results = await run.admin.cluster.probe(broker_name, count, size)
-    run.result(results)
-    for each in results:
+    results = []
+    async for each in run.admin.cluster.probe(broker_name, count, size):
+        results.append(each)
         run.line(
             f"rt={each.milliseconds}ms, SendResult=SendResult [sendStatus={each.status}, "
             f"msgId={each.message_id}, offsetMsgId={each.offset_message_id}, "
             f"messageQueue=MessageQueue [topic={broker_name}, brokerName={each.broker_name}, "
             f"queueId={each.queue_id}], queueOffset={each.queue_offset}]"
         )
+    run.result(results)
 
 
 @admin_command("producer", watch=True)

@@ -115,7 +115,7 @@ class Run(Output):
             self.result({"dry_run": True, "change": change})
             self.line(f"dry run, nothing is changed: {change}")
             return False
-        if not self._yes and sys.stdin.isatty() and sys.stderr.isatty():
+        if not self._yes and _is_at_terminal():
             click.confirm(f"{change}?", abort=True, err=True)
         return True
 
@@ -213,6 +213,10 @@ def exit_code(error: Exception) -> int:
 def _fail(error: Exception) -> NoReturn:
     click.echo(f"Error: {error}", err=True)
     raise SystemExit(exit_code(error)) from error
+
+
+def _is_at_terminal() -> bool:
+    return sys.stdin.isatty() and sys.stderr.isatty()
 
 
 def _tools_account() -> tuple[str, str, str]:
