@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -310,32 +310,31 @@ class Clusters(Area):
             for each in sorted(producers, key=lambda producer: producer.client_id)
         ]
 
-    async def probe(self, broker_name: str, count: int = 50, size: int = 128) -> list[ProbeResult]:
-        """Send test messages to a broker, one after the other; the first one is not reported.
+    async def probe(
+        self, broker_name: str, count: int = 50, size: int = 128
+    ) -> AsyncIterator[ProbeResult]:
+        """Send test messages to a broker, one after the other, and yield the results.
 
-        They go to the topic of the broker's name, which every broker has.
+        They go to the topic of the broker's name, which every broker has. A first message, which
+        opens the connection, has no result.
         """
         info = await self._session.cluster_info()
         if broker_name not in info.broker_addr_table:
             raise UnknownBrokerError(broker_name, info.broker_addr_table)
-        results = []
         async with self._producer() as producer:
             await _send(producer, broker_name, 16)
             for _ in range(count):
                 begin = time.monotonic()
                 result = await _send(producer, broker_name, size)
-                results.append(
-                    ProbeResult(
-                        int((time.monotonic() - begin) * 1000),
-                        result.msg_id,
-                        result.offset_msg_id,
-                        result.queue.broker_name,
-                        result.queue.queue_id,
-                        result.queue_offset,
-                        result.status.name,
-                    )
+                yield ProbeResult(
+                    int((time.monotonic() - begin) * 1000),
+                    result.msg_id,
+                    result.offset_msg_id,
+                    result.queue.broker_name,
+                    result.queue.queue_id,
+                    result.queue_offset,
+                    result.status.name,
                 )
-        return results
 
     async def send_times(
         self, cluster: str | None = None, count: int = 100, size: int = 128

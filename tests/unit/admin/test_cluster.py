@@ -76,11 +76,11 @@ async def test_replication_and_promotion(rocketmq: Cluster, admin: Admin) -> Non
 
 @pytest.mark.rocketmq(brokers=2)
 async def test_test_messages_reach_the_named_broker(rocketmq: Cluster, admin: Admin) -> None:
-    results = await admin.cluster.probe("broker-1", count=3, size=16)
+    results = [each async for each in admin.cluster.probe("broker-1", count=3, size=16)]
     assert [each.broker_name for each in results] == ["broker-1"] * 3
     assert [each.status for each in results] == ["SEND_OK"] * 3
     with pytest.raises(UnknownBrokerError):
-        await admin.cluster.probe("broker-9")
+        await anext(admin.cluster.probe("broker-9"))
     times = await admin.cluster.send_times(count=2, size=16)
     assert [(each.broker_name, each.sent, each.failed) for each in times] == [
         ("broker-0", 2, 0),

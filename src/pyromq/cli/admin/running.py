@@ -18,9 +18,10 @@ script for mqadmin must not hang: only a person at a terminal is asked for confi
 from __future__ import annotations
 
 import asyncio
+import inspect
 import os
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
@@ -115,7 +116,7 @@ class Run(Output):
             self.result({"dry_run": True, "change": change})
             self.line(f"dry run, nothing is changed: {change}")
             return False
-        if not self._yes and sys.stdin.isatty() and sys.stderr.isatty():
+        if not self._yes and _is_at_terminal():
             click.confirm(f"{change}?", abort=True, err=True)
         return True
 
@@ -134,9 +135,12 @@ class AdminCommand(click.Command):
 
 
 def admin_command(
-    name: str, *, watch: bool = False, destructive: bool = False
+    name: str, *, watch: bool = False, destructive: bool = False, examples: Sequence[str] = ()
 ) -> Callable[[Callable[..., Awaitable[None]]], click.Command]:
-    """Return a decorator that makes a command; its docstring is the help text."""
+    """Return a decorator that makes a command; its docstring is the help text.
+
+    Each of `examples` is the part of a command line after the command's name.
+    """
 
     def decorate(function: Callable[..., Awaitable[None]]) -> click.Command:
         def command(
@@ -180,7 +184,7 @@ def admin_command(
             except (RocketMQError, OSError) as error:
                 _fail(error)
 
-        command.__doc__ = function.__doc__
+        command.__doc__ = inspect.cleandoc(function.__doc__ or "") + _examples(name, examples)
         # The command's own options first, in the order of their decorators.
         own = list(getattr(function, "__click_params__", []))
         common: list[OptionDecorator] = [
@@ -202,6 +206,13 @@ def admin_command(
     return decorate
 
 
+def _examples(name: str, examples: Sequence[str]) -> str:
+    if not examples:
+        return ""
+    lines = [f"    pyromq admin {name} {words}".rstrip() for words in examples]
+    return "\n\n\b\nExamples\n" + "\n".join(lines)
+
+
 def exit_code(error: Exception) -> int:
     """Return the exit code for a failure."""
     if isinstance(error, PartialFailureError):
@@ -213,6 +224,10 @@ def exit_code(error: Exception) -> int:
 def _fail(error: Exception) -> NoReturn:
     click.echo(f"Error: {error}", err=True)
     raise SystemExit(exit_code(error)) from error
+
+
+def _is_at_terminal() -> bool:
+    return sys.stdin.isatty() and sys.stderr.isatty()
 
 
 def _tools_account() -> tuple[str, str, str]:

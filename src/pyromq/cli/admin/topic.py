@@ -28,18 +28,19 @@ _INHERITED: Final = 1
 _RULER: Final = "-" * 158
 
 
-@admin_command("topicList", watch=True)
+@admin_command(
+    "topicList",
+    watch=True,
+    examples=(
+        "",
+        "-c --json",
+    ),
+)
 @click.option(
     "-c", "--clusterModel", "cluster_model", is_flag=True, help="Show clusters and groups, too."
 )
 async def topic_list(run: Run, cluster_model: bool) -> None:
-    """List the topics that a NameServer knows.
-
-    \b
-    Examples
-        pyromq admin topicList
-        pyromq admin topicList -c --json
-    """
+    """List the topics that a NameServer knows."""
     if not cluster_model:
         names = await run.admin.topics.names()
         run.result(names)
@@ -53,7 +54,14 @@ async def topic_list(run: Run, cluster_model: bool) -> None:
     )
 
 
-@admin_command("topicRoute", watch=True)
+@admin_command(
+    "topicRoute",
+    watch=True,
+    examples=(
+        "-t orders",
+        "-t orders -l",
+    ),
+)
 @topic_option("Show the route of this topic.")
 @click.option("-l", "--list", "as_list", is_flag=True, help="Show a table instead of JSON.")
 async def topic_route(run: Run, topic: str, as_list: bool) -> None:
@@ -120,15 +128,10 @@ def _java_map(values: Mapping[int, str]) -> str:
     return "{" + ", ".join(f"{key}={value}" for key, value in values.items()) + "}"
 
 
-@admin_command("topicStatus", watch=True)
+@admin_command("topicStatus", watch=True, examples=("-t orders --watch 5",))
 @topic_option("Show the queues of this topic.")
 async def topic_status(run: Run, topic: str) -> None:
-    """Show the offsets of a topic's queues.
-
-    \b
-    Examples
-        pyromq admin topicStatus -t orders --watch 5
-    """
+    """Show the offsets of a topic's queues."""
     queues = await run.admin.topics.status(topic)
     run.result(queues)
     run.table(
@@ -147,7 +150,7 @@ async def topic_status(run: Run, topic: str) -> None:
     )
 
 
-@admin_command("topicClusterList")
+@admin_command("topicClusterList", examples=("-t orders",))
 @topic_option("Show the clusters of this topic.")
 async def topic_cluster_list(run: Run, topic: str) -> None:
     """Show the clusters that serve a topic."""
@@ -156,7 +159,7 @@ async def topic_cluster_list(run: Run, topic: str) -> None:
     run.table(("Cluster",), [(name,) for name in names], header=False)
 
 
-@admin_command("getTopicConfig")
+@admin_command("getTopicConfig", examples=("-t orders --json",))
 @topic_option("Show the configuration of this topic.")
 @click.option(
     "-b",
@@ -192,7 +195,7 @@ async def get_topic_config(run: Run, topic: str, broker: str | None) -> None:
     )
 
 
-@admin_command("allocateMQ")
+@admin_command("allocateMQ", examples=("-t orders -i 10.0.0.1,10.0.0.2",))
 @topic_option("Allocate the queues of this topic.")
 @text_option(
     "-i", "--ipList", "clients", "Allocate to these clients, separated by commas.", required=True
@@ -222,7 +225,13 @@ async def allocate_mq(run: Run, topic: str, clients: str) -> None:
     run.line(orjson.dumps({"result": result}).decode())
 
 
-@admin_command("updateTopic")
+@admin_command(
+    "updateTopic",
+    examples=(
+        "-c DefaultCluster -t orders -r 8 -w 8",
+        "-b 10.0.0.1:10911 -t orders -p 4",
+    ),
+)
 @target_options()
 @topic_option("Create or change this topic.")
 @click.option(
@@ -285,11 +294,6 @@ async def update_topic(
 
     With -o true the order configuration at the NameServers is written, too. As in mqadmin, options
     that are not given set their defaults.
-
-    \b
-    Examples
-        pyromq admin updateTopic -c DefaultCluster -t orders -r 8 -w 8
-        pyromq admin updateTopic -b 10.0.0.1:10911 -t orders -p 4
     """
     configuration = TopicConfiguration(
         topic, read_queues, write_queues, permission, order, unit, unit_subscription
@@ -304,7 +308,7 @@ async def update_topic(
     run.line(_config_text(configuration))
 
 
-@admin_command("updateTopicPerm")
+@admin_command("updateTopicPerm", examples=("-c DefaultCluster -t orders -p 4",))
 @target_options()
 @topic_option("Change the permission of this topic.")
 @click.option(
@@ -334,7 +338,7 @@ async def update_topic_perm(
             run.line(f"{_config_text(change.configuration)}.")
 
 
-@admin_command("deleteTopic", destructive=True)
+@admin_command("deleteTopic", destructive=True, examples=("-c DefaultCluster -t orders --dry-run",))
 @topic_option("Delete this topic.")
 @text_option(
     "-c", "--clusterName", "cluster", "Delete it from this cluster.", metavar="NAME", required=True
@@ -352,7 +356,14 @@ async def delete_topic(run: Run, topic: str, cluster: str) -> None:
     run.line(f"delete topic [{topic}] from NameServer success.")
 
 
-@admin_command("updateOrderConf", destructive=True)
+@admin_command(
+    "updateOrderConf",
+    destructive=True,
+    examples=(
+        "-t orders -m put -v 'broker-a:4;broker-b:4'",
+        "-t orders -m get",
+    ),
+)
 @topic_option("Read or change the order configuration of this topic.")
 @text_option("-v", "--orderConf", "order", "Set this: broker:queues[;broker:queues].")
 @click.option(
