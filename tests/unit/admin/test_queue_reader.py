@@ -36,10 +36,9 @@ async def test_reads_a_range(rocketmq: Cluster, admin: Admin, rocketmq_topic: st
 
     assert [message.queue_offset for message in found] == list(range(3, COUNT - 1))
     assert {message.broker_name for message in found} == {"broker-0"}
-    second = found[10].store_timestamp
-    offset = await reader.offset_by_time(address, queue, second)
-    assert found[0].store_timestamp <= second
-    assert 3 <= offset <= 13
+    time = found[10].store_timestamp
+    offset = await reader.offset_by_time(address, queue, time)
+    assert found[offset - 3].store_timestamp == time
     assert await reader.offset_by_time(address, queue, 0) == 0
 
 
@@ -68,6 +67,17 @@ async def test_the_end_of_a_queue_ends_the_reading(
     beyond = [each async for each in reader.batches(address, queue, COUNT - 1, COUNT + 1000)]
     assert [message.queue_offset for each in beyond for message in each.messages] == [COUNT - 1]
     assert [each async for each in reader.batches(address, queue, COUNT + 5, COUNT + 9)] == []
+
+
+async def test_reads_by_entries(rocketmq: Cluster, admin: Admin, rocketmq_topic: str) -> None:
+    address, queue = await _filled(rocketmq, rocketmq_topic)
+    reader = QueueReader(admin.session)
+    pulled = [
+        message
+        async for batch in reader.batches(address, queue, 5, COUNT)
+        for message in batch.messages
+    ]
+    assert await reader.by_entries(address, queue, 5, COUNT + 10) == pulled
 
 
 def test_garbage_names_its_sender() -> None:

@@ -87,7 +87,7 @@ class OffsetChanges:
     group: str
     topic: str
     changes: tuple[OffsetChange, ...]
-    #: Whether the members of the group were told to move; otherwise the brokers' tables were set.
+    #: Whether the members of the group moved themselves; otherwise the brokers' tables were set.
     online: bool
     dry_run: bool
 
