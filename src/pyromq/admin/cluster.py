@@ -238,7 +238,10 @@ class Clusters(Area):
         return RuntimeInfo(broker, dict(sorted(table.table.items())))
 
     async def runtimes(self, cluster: str) -> list[RuntimeInfo]:
-        """Return the state of all masters and replicas of a cluster."""
+        """Return the state of all masters and replicas of a cluster.
+
+        If some brokers fail, the error's `results` have the states of the others.
+        """
         addresses = await self._session.all_of_cluster(cluster)
         found = await self._session.on_each("reading the state", addresses, self.runtime)
         return list(found.values())

@@ -61,18 +61,22 @@ class Configurations(Area):
         return ServerSettings(address, _properties(address, answer))
 
     async def cluster(self, cluster: str) -> list[ServerSettings]:
-        """Return the settings of all masters and replicas of a cluster."""
+        """Return the settings of all masters and replicas of a cluster.
+
+        If some brokers fail, the error's `results` have the settings of the others.
+        """
         brokers = await self._session.brokers_of_cluster(cluster)
         masters = {
             address: None if broker_id == MASTER_ID else ids.get(MASTER_ID, "")
             for ids in brokers.values()
             for broker_id, address in ids.items()
         }
-        found = await self._session.on_each("reading settings", masters, self.broker)
-        return [
-            ServerSettings(address, each.settings, masters[address])
-            for address, each in found.items()
-        ]
+
+        async def read(address: str) -> ServerSettings:
+            found = await self.broker(address)
+            return ServerSettings(address, found.settings, masters[address])
+
+        return list((await self._session.on_each("reading settings", masters, read)).values())
 
     async def update_broker(
         self, key: str, value: str, *, broker: str | None = None, cluster: str | None = None

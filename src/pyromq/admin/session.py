@@ -264,7 +264,7 @@ class AdminSession:
         if failures and len(addresses) == 1:
             raise next(iter(failures.values()))
         if failures:
-            raise PartialFailureError(what, results, failures)
+            raise PartialFailureError(what, results, failures, list(results.values()))
         return results
 
 

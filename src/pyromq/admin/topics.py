@@ -6,12 +6,17 @@ Changes go to masters; replicas copy them. Runs on the event loop of the `Admin`
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from pyromq.admin.configuration import Configurations
-from pyromq.admin.errors import AdminError, NotFoundError, UnknownBrokerError
+from pyromq.admin.errors import (
+    AdminError,
+    NotFoundError,
+    PartialFailureError,
+    UnknownBrokerError,
+)
 from pyromq.admin.session import Area, read_body
 from pyromq.client.consumer.rebalance import allocate_averagely
 from pyromq.client.session.routes import TopicRoute as QueueRoute
@@ -231,27 +236,28 @@ class Topics(Area):
         )
 
     async def status(self, topic: str) -> list[QueueStatus]:
-        """Return the offsets of a topic's queues, sorted by broker and queue."""
+        """Return the offsets of a topic's queues, sorted by broker and queue.
+
+        If some brokers fail, the error's `results` have the queues of the others.
+        """
         masters = await self._session.masters_of_topic(topic)
         header = GetTopicStatsInfoRequestHeader(topic)
-        tables = await self._session.on_each(
-            f"reading the offsets of topic {topic!r}",
-            masters.values(),
-            lambda address: self._session.fetch(
-                TopicStatsTable, address, RequestCode.GET_TOPIC_STATS_INFO, header
-            ),
-        )
-        found = {
-            queue: offsets
-            for table in tables.values()
-            for queue, offsets in table.offset_table.items()
-        }
+        what = f"reading the offsets of topic {topic!r}"
+        try:
+            tables = await self._session.on_each(
+                what,
+                masters.values(),
+                lambda address: self._session.fetch(
+                    TopicStatsTable, address, RequestCode.GET_TOPIC_STATS_INFO, header
+                ),
+            )
+        except PartialFailureError as error:
+            known = _queue_statuses(error.results)
+            raise PartialFailureError(what, error.done, error.failures, known) from error
+        found = _queue_statuses(tables.values())
         if not found:
             raise NotFoundError(f"topic {topic!r} has no queues at present")
-        return [
-            QueueStatus(queue, each.min_offset, each.max_offset, each.last_update_timestamp)
-            for queue, each in sorted(found.items())
-        ]
+        return found
 
     async def clusters(self, topic: str) -> list[str]:
         """Return the clusters that serve a topic."""
@@ -424,6 +430,14 @@ class Topics(Area):
                 for each in data.broker_addrs.values()
             ),
         )
+
+
+def _queue_statuses(tables: Iterable[TopicStatsTable]) -> list[QueueStatus]:
+    found = {queue: offsets for table in tables for queue, offsets in table.offset_table.items()}
+    return [
+        QueueStatus(queue, each.min_offset, each.max_offset, each.last_update_timestamp)
+        for queue, each in sorted(found.items())
+    ]
 
 
 def _configuration(config: TopicConfig, permission: int | None = None) -> TopicConfiguration:

@@ -21,7 +21,8 @@ import asyncio
 import inspect
 import os
 import sys
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
@@ -29,6 +30,7 @@ import click
 
 from pyromq.admin.admin import Admin
 from pyromq.admin.errors import (
+    AdminError,
     NotFoundError,
     NotPermittedError,
     PartialFailureError,
@@ -54,6 +56,8 @@ EXIT_CODES: Final[tuple[tuple[type[Exception], int], ...]] = (
     (UnreachableError, 4),
     (NotPermittedError, 5),
 )
+#: The exit code of a process that SIGINT ended, as shells count.
+_INTERRUPTED: Final = 130
 #: mqadmin's file with the account of the tools, below ROCKETMQ_HOME.
 _TOOLS_FILE: Final = Path("conf/tools.yml")
 _MAX_TOOLS_FILE: Final = 64 * 1024
@@ -121,6 +125,16 @@ class Run(Output):
         return True
 
 
+@contextmanager
+def showing_partial_results(show: Callable[[Sequence[Any]], None]) -> Iterator[None]:
+    """Show the results of the servers that answered before the error about the others ends it."""
+    try:
+        yield
+    except PartialFailureError as error:
+        show(error.results)
+        raise
+
+
 class AdminCommand(click.Command):
     """A command that accepts long options with one hyphen, as mqadmin does."""
 
@@ -169,20 +183,27 @@ def admin_command(
                     tls=tls,
                 ) as admin:
                     of_run = Run(admin, as_json=as_json, yes=yes, dry_run=dry_run)
-                    while True:
-                        await function(of_run, **options)
-                        if watch is None:
-                            return
+                    await function(of_run, **options)
+                    while watch is not None:
                         await asyncio.sleep(watch)
                         if of_run.is_terminal:
                             click.clear()
+                        try:
+                            await function(of_run, **options)
+                        except AdminError as error:
+                            # A server may be restarting: a watch lasts until it is interrupted.
+                            of_run.note(f"Error: {error}")
 
             try:
                 asyncio.run(run())
             except OptionError as error:
                 raise click.UsageError(str(error)) from error
+            except BrokenPipeError:
+                raise  # the reader of the output has enough; click ends the process
             except (RocketMQError, OSError) as error:
                 _fail(error)
+            except KeyboardInterrupt:
+                raise SystemExit(_INTERRUPTED) from None
 
         command.__doc__ = inspect.cleandoc(function.__doc__ or "") + _examples(name, examples)
         # The command's own options first, in the order of their decorators.
