@@ -17,7 +17,7 @@ from pyromq.admin.errors import (
     PartialFailureError,
     UnknownBrokerError,
 )
-from pyromq.admin.session import Area, read_body
+from pyromq.admin.session import Area, Progress, masters_of, read_body
 from pyromq.client.consumer.rebalance import allocate_averagely
 from pyromq.client.session.routes import TopicRoute as QueueRoute
 from pyromq.protocol.message.sysflag import PERM_READ, PERM_WRITE
@@ -48,8 +48,6 @@ from pyromq.protocol.wire.headers_admin import (
 #: Bits of a topic's system flag.
 _UNIT: Final = 1
 _UNIT_SUBSCRIPTION: Final = 2
-#: Topics examined at a time by `overview`.
-_CONCURRENT: Final = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,33 +181,27 @@ class Topics(Area):
         )
         return sorted(read_body(TopicList, address, answer).topic_list)
 
-    async def overview(self) -> list[TopicOverview]:
+    async def overview(self, on_progress: Progress | None = None) -> list[TopicOverview]:
         """Return all topics but retry and dead-letter ones, with their clusters and groups."""
         info = await self._session.cluster_info()
-        room = asyncio.Semaphore(_CONCURRENT)
 
         async def look(topic: str) -> TopicOverview:
             cluster, groups = "", list[str]()
-            async with room:
-                try:
-                    route = await self._session.route(topic)
-                    first = route.broker_datas[0].broker_name if route.broker_datas else ""
-                    cluster = next(
-                        (
-                            name
-                            for name, brokers in info.cluster_addr_table.items()
-                            if first in brokers
-                        ),
-                        "",
-                    )
-                    groups = await self.groups(topic)
-                except AdminError:
-                    pass  # listed all the same, as by mqadmin: its broker may be down
+            try:
+                route = await self._session.route(topic)
+                first = route.broker_datas[0].broker_name if route.broker_datas else ""
+                cluster = next(
+                    (name for name, brokers in info.cluster_addr_table.items() if first in brokers),
+                    "",
+                )
+                groups = await self.groups_at(topic, masters_of(route).values())
+            except AdminError:
+                pass  # listed all the same, as by mqadmin: its broker may be down
             return TopicOverview(topic, cluster, tuple(groups))
 
         prefixes = (RETRY_TOPIC_PREFIX, DEAD_LETTER_TOPIC_PREFIX)
         names = [name for name in await self.names() if not name.startswith(prefixes)]
-        return list(await asyncio.gather(*map(look, names)))
+        return await self._session.for_all(names, look, on_progress)
 
     # One topic
 
@@ -270,10 +262,14 @@ class Topics(Area):
     async def groups(self, topic: str) -> list[str]:
         """Return the groups that consume a topic or have consumed it, at any of its brokers."""
         masters = await self._session.masters_of_topic(topic)
+        return await self.groups_at(topic, masters.values())
+
+    async def groups_at(self, topic: str, brokers: Iterable[str]) -> list[str]:
+        """Return the groups that consume a topic or have consumed it, at these addresses."""
         header = QueryTopicConsumeByWhoRequestHeader(topic)
         lists = await self._session.on_each(
             f"reading the groups of topic {topic!r}",
-            masters.values(),
+            brokers,
             lambda address: self._session.fetch(
                 GroupList, address, RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, header
             ),

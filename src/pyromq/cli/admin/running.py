@@ -44,6 +44,7 @@ from pyromq.base.command_options import (
     secret_key_option,
     security_token_option,
 )
+from pyromq.base.progress import count_progress
 from pyromq.cli.admin.output import Output
 from pyromq.client.errors import OptionError
 from pyromq.protocol.errors import RocketMQError
@@ -109,6 +110,13 @@ class Run(Output):
         self.admin = admin
         self.dry_run = dry_run
         self._yes = yes
+
+    @contextmanager
+    def counting(self, what: str) -> Iterator[Callable[[int, int], None]]:
+        """Show a progress bar on a terminal's stderr; yields a function of done and total."""
+        with count_progress(is_transient=True) as bar:
+            task = bar.add_task(what, total=None)
+            yield lambda done, total: bar.update(task, completed=done, total=total)
 
     def confirmed(self, change: str) -> bool:
         """Return whether to make a change; `change` is an imperative: "Delete topic x".

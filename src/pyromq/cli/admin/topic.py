@@ -46,7 +46,8 @@ async def topic_list(run: Run, cluster_model: bool) -> None:
         run.result(names)
         run.table(("Topic",), [(name,) for name in names], header=False)
         return
-    topics = await run.admin.topics.overview()
+    with run.counting("reading topics") as count:
+        topics = await run.admin.topics.overview(count)
     run.result(topics)
     run.table(
         ("#Cluster Name", "#Topic", "#Consumer Group"),
