@@ -29,7 +29,7 @@ from tests.interop.cluster import Cluster as OtherCluster
 from tests.interop.mqadmin import Outcome, comparable, fields
 from tests.interop.servers import PyromqServer
 from tests.support.apache_rocketmq import QUICK_JVM_OPTIONS, ApacheRocketMQ, java_or_skip
-from tests.support.patience import wait_until
+from tests.support.patience import DEADLINE, wait_until
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(400)]
 
@@ -457,6 +457,25 @@ def test_statistics(cluster: Cluster, admin: ClientDriver) -> None:
     _same(cluster, admin, Command(f"statsAll -t {TOPIC}", "counts"))
     _same(cluster, admin, Command("statsAll", "counts"))
     _same(cluster, admin, Command("statsAll -a", "counts"))
+
+
+def test_encrypted_connections() -> None:
+    with OtherCluster("pyromq-tls") as other:
+        tls = other.tls
+        assert tls is not None
+        with Admin.sync(other.namesrv_address, tls=tls, timeout=DEADLINE) as admin:
+            assert [each.broker_name for each in admin.cluster.brokers()] == ["broker-a"]
+            assert admin.cluster.runtime(other.broker_address()).version
+        words = ["admin", "clusterList", "-n", other.namesrv_address, "--timeout", str(DEADLINE)]
+        options = {"--tls-ca": tls.ca, "--tls-cert": tls.cert, "--tls-key": tls.key}
+        words += [word for pair in options.items() if pair[1] for word in map(str, pair)]
+        result = CliRunner().invoke(main, words)
+        assert result.exit_code == 0, result.output
+        assert "broker-a" in result.output
+        # No authority of the system has signed the certificate.
+        result = CliRunner().invoke(main, [*words[:6], "--tls"])
+        assert result.exit_code == 4, result.output
+        assert "certificate" in result.output
 
 
 @pytest.mark.soak

@@ -6,10 +6,11 @@ Changes go to masters; replicas copy them. Runs on the event loop of the `Admin`
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from pyromq.admin.cluster import BrokerGroup
 from pyromq.admin.configuration import Configurations
 from pyromq.admin.errors import (
     AdminError,
@@ -76,20 +77,11 @@ class TopicQueues:
 
 
 @dataclass(frozen=True, slots=True)
-class TopicBroker:
-    """A broker of a topic: its addresses by broker id, of which 0 is the master."""
-
-    cluster: str
-    broker_name: str
-    addresses: Mapping[int, str]
-
-
-@dataclass(frozen=True, slots=True)
 class TopicRoute:
     """The brokers and queues of a topic, as a NameServer returns them to clients."""
 
     topic: str
-    brokers: tuple[TopicBroker, ...]
+    brokers: tuple[BrokerGroup, ...]
     queues: tuple[TopicQueues, ...]
     #: `broker:queues;broker:queues` for a topic with strict order.
     order_configuration: str | None = None
@@ -211,7 +203,7 @@ class Topics(Area):
         return TopicRoute(
             topic,
             tuple(
-                TopicBroker(each.cluster, each.broker_name, dict(sorted(each.broker_addrs.items())))
+                BrokerGroup(each.cluster, each.broker_name, dict(sorted(each.broker_addrs.items())))
                 for each in sorted(route.broker_datas, key=lambda data: data.broker_name)
             ),
             tuple(
