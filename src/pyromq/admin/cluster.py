@@ -96,7 +96,7 @@ class BrokerOverview:
     pull_wait: str
     #: The time that the last write waited for the page cache (ms).
     page_cache_wait: str
-    #: The age of the oldest message.
+    #: The age of the oldest message; 0 if there is none.
     hours: float
     #: The used part of the commit log's disk, from 0 to 1.
     disk_ratio: float
@@ -238,7 +238,10 @@ class Clusters(Area):
         return RuntimeInfo(broker, dict(sorted(table.table.items())))
 
     async def runtimes(self, cluster: str) -> list[RuntimeInfo]:
-        """Return the state of all masters and replicas of a cluster."""
+        """Return the state of all masters and replicas of a cluster.
+
+        If some brokers fail, the error's `results` have the states of the others.
+        """
         addresses = await self._session.all_of_cluster(cluster)
         found = await self._session.on_each("reading the state", addresses, self.runtime)
         return list(found.values())
@@ -367,10 +370,8 @@ class Clusters(Area):
         except AdminError as error:
             runtime, problem = RuntimeInfo(address, {}), str(error)
         values, number = runtime.values, runtime.number
-        earliest = number("earliestMessageTimeStamp") if values else 0
-        hours = 0.0
-        if "earliestMessageTimeStamp" in values:
-            hours = (time.time() * 1000 - earliest) / 3_600_000
+        earliest = number("earliestMessageTimeStamp")
+        hours = (time.time() * 1000 - earliest) / 3_600_000 if earliest > 0 else 0.0
         return BrokerOverview(
             group.cluster,
             group.broker_name,

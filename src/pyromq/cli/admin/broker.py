@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 
 import click
 
+from pyromq.admin.cluster import RuntimeInfo
+from pyromq.admin.configuration import ServerSettings
 from pyromq.admin.maintenance import Cleaning
 from pyromq.cli.admin.options import flag_value_option, target_options, text_option
 from pyromq.cli.admin.output import second_text
-from pyromq.cli.admin.running import Run, admin_command
+from pyromq.cli.admin.running import Run, admin_command, showing_partial_results
 
 
 @admin_command(
@@ -23,19 +25,23 @@ from pyromq.cli.admin.running import Run, admin_command
 @target_options()
 async def broker_status(run: Run, broker: str | None, cluster: str | None) -> None:
     """Show the runtime figures of a broker, or of all brokers of a cluster."""
+
+    def show(runtimes: Sequence[RuntimeInfo]) -> None:
+        run.result(runtimes if broker is None else runtimes[0])
+        for each in runtimes:
+            if run.is_terminal:
+                run.line(each.address)
+                run.pairs(each.values)
+            else:
+                prefix = f"{each.address:<24} " if broker is None else ""
+                run.pairs(each.values, prefix + "{:<32}: {}")
+
     if broker is not None:
-        runtimes = [await run.admin.cluster.runtime(broker)]
-    else:
-        assert cluster is not None
-        runtimes = await run.admin.cluster.runtimes(cluster)
-    run.result(runtimes if broker is None else runtimes[0])
-    for each in runtimes:
-        if run.is_terminal:
-            run.line(each.address)
-            run.pairs(each.values)
-        else:
-            prefix = f"{each.address:<24} " if broker is None else ""
-            run.pairs(each.values, prefix + "{:<32}: {}")
+        show([await run.admin.cluster.runtime(broker)])
+        return
+    assert cluster is not None
+    with showing_partial_results(show):
+        show(await run.admin.cluster.runtimes(cluster))
 
 
 @admin_command("brokerConsumeStats", watch=True, examples=("-b 10.0.0.1:10911 -l 1000",))
@@ -115,21 +121,28 @@ async def broker_consume_stats(
 @target_options()
 async def get_broker_config(run: Run, broker: str | None, cluster: str | None) -> None:
     """Show the settings of a broker, or of all brokers of a cluster."""
+
+    def show(found: Sequence[ServerSettings]) -> None:
+        run.result(found if broker is None else found[0])
+        for each in found:
+            run.line(f"============{_title(each, broker)}============")
+            run.pairs(each.settings)
+            run.line()
+
     if broker is not None:
-        found = [await run.admin.configuration.broker(broker)]
-    else:
-        assert cluster is not None
-        found = await run.admin.configuration.cluster(cluster)
-    run.result(found if broker is None else found[0])
-    for each in found:
-        if broker is not None:
-            run.line(f"============{each.address}============")
-        elif each.master is None:
-            run.line(f"============Master: {each.address}============")
-        else:
-            run.line(f"============My Master: {each.master}=====Slave: {each.address}============")
-        run.pairs(each.settings)
-        run.line()
+        show([await run.admin.configuration.broker(broker)])
+        return
+    assert cluster is not None
+    with showing_partial_results(show):
+        show(await run.admin.configuration.cluster(cluster))
+
+
+def _title(found: ServerSettings, broker: str | None) -> str:
+    if broker is not None:
+        return found.address
+    if found.master is None:
+        return f"Master: {found.address}"
+    return f"My Master: {found.master}=====Slave: {found.address}"
 
 
 @admin_command("updateBrokerConfig", examples=("-c DefaultCluster -k fileReservedTime -v 48",))

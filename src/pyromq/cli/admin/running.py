@@ -21,7 +21,8 @@ import asyncio
 import inspect
 import os
 import sys
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
@@ -29,6 +30,7 @@ import click
 
 from pyromq.admin.admin import Admin
 from pyromq.admin.errors import (
+    AdminError,
     NotFoundError,
     NotPermittedError,
     PartialFailureError,
@@ -42,6 +44,7 @@ from pyromq.base.command_options import (
     secret_key_option,
     security_token_option,
 )
+from pyromq.base.progress import count_progress
 from pyromq.cli.admin.output import Output
 from pyromq.client.errors import OptionError
 from pyromq.protocol.errors import RocketMQError
@@ -54,6 +57,8 @@ EXIT_CODES: Final[tuple[tuple[type[Exception], int], ...]] = (
     (UnreachableError, 4),
     (NotPermittedError, 5),
 )
+#: The exit code of a process that SIGINT ended, as shells count.
+_INTERRUPTED: Final = 130
 #: mqadmin's file with the account of the tools, below ROCKETMQ_HOME.
 _TOOLS_FILE: Final = Path("conf/tools.yml")
 _MAX_TOOLS_FILE: Final = 64 * 1024
@@ -106,6 +111,13 @@ class Run(Output):
         self.dry_run = dry_run
         self._yes = yes
 
+    @contextmanager
+    def counting(self, what: str) -> Iterator[Callable[[int, int], None]]:
+        """Show a progress bar on a terminal's stderr; yields a function of done and total."""
+        with count_progress(is_transient=True) as bar:
+            task = bar.add_task(what, total=None)
+            yield lambda done, total: bar.update(task, completed=done, total=total)
+
     def confirmed(self, change: str) -> bool:
         """Return whether to make a change; `change` is an imperative: "Delete topic x".
 
@@ -119,6 +131,16 @@ class Run(Output):
         if not self._yes and _is_at_terminal():
             click.confirm(f"{change}?", abort=True, err=True)
         return True
+
+
+@contextmanager
+def showing_partial_results(show: Callable[[Sequence[Any]], None]) -> Iterator[None]:
+    """Show the results of the servers that answered before the error about the others ends it."""
+    try:
+        yield
+    except PartialFailureError as error:
+        show(error.results)
+        raise
 
 
 class AdminCommand(click.Command):
@@ -169,20 +191,27 @@ def admin_command(
                     tls=tls,
                 ) as admin:
                     of_run = Run(admin, as_json=as_json, yes=yes, dry_run=dry_run)
-                    while True:
-                        await function(of_run, **options)
-                        if watch is None:
-                            return
+                    await function(of_run, **options)
+                    while watch is not None:
                         await asyncio.sleep(watch)
                         if of_run.is_terminal:
                             click.clear()
+                        try:
+                            await function(of_run, **options)
+                        except AdminError as error:
+                            # A server may be restarting: a watch lasts until it is interrupted.
+                            of_run.note(f"Error: {error}")
 
             try:
                 asyncio.run(run())
             except OptionError as error:
                 raise click.UsageError(str(error)) from error
+            except BrokenPipeError:
+                raise  # the reader of the output has enough; click ends the process
             except (RocketMQError, OSError) as error:
                 _fail(error)
+            except KeyboardInterrupt:
+                raise SystemExit(_INTERRUPTED) from None
 
         command.__doc__ = inspect.cleandoc(function.__doc__ or "") + _examples(name, examples)
         # The command's own options first, in the order of their decorators.

@@ -26,7 +26,10 @@ from pyromq.cli.admin.running import Run, admin_command
 @topic_option("Show this topic instead of all.", required=False)
 async def stats_all(run: Run, active: bool, topic: str | None) -> None:
     """Show rates and counts of topics and of the groups that consume them."""
-    rows = await run.admin.statistics.topics(topic or None, active_only=active)
+    with run.counting("reading topics") as count:
+        rows = await run.admin.statistics.topics(
+            topic or None, active_only=active, on_progress=count
+        )
     run.result(rows)
     numbers = ("#Accumulation", "#InTPS", "#OutTPS", "#InMsg24Hour", "#OutMsg24Hour")
     run.table(

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 import click
 import orjson
 
 from pyromq.admin.configuration import ORDER_NAMESPACE
-from pyromq.admin.topics import TopicConfiguration, TopicRoute
+from pyromq.admin.topics import QueueStatus, TopicConfiguration, TopicRoute
 from pyromq.cli.admin.options import (
     flag_value_option,
     target_options,
@@ -17,7 +17,7 @@ from pyromq.cli.admin.options import (
     topic_option,
 )
 from pyromq.cli.admin.output import cell, time_text
-from pyromq.cli.admin.running import Run, admin_command
+from pyromq.cli.admin.running import Run, admin_command, showing_partial_results
 from pyromq.protocol.message.sysflag import is_readable, is_writable
 
 #: A permission of a topic.
@@ -46,7 +46,8 @@ async def topic_list(run: Run, cluster_model: bool) -> None:
         run.result(names)
         run.table(("Topic",), [(name,) for name in names], header=False)
         return
-    topics = await run.admin.topics.overview()
+    with run.counting("reading topics") as count:
+        topics = await run.admin.topics.overview(count)
     run.result(topics)
     run.table(
         ("#Cluster Name", "#Topic", "#Consumer Group"),
@@ -132,22 +133,26 @@ def _java_map(values: Mapping[int, str]) -> str:
 @topic_option("Show the queues of this topic.")
 async def topic_status(run: Run, topic: str) -> None:
     """Show the offsets of a topic's queues."""
-    queues = await run.admin.topics.status(topic)
-    run.result(queues)
-    run.table(
-        ("#Broker Name", "#QID", "#Min Offset", "#Max Offset", "#Last Updated"),
-        [
-            (
-                each.queue.broker_name,
-                each.queue.queue_id,
-                each.min_offset,
-                each.max_offset,
-                time_text(each.last_updated) if each.last_updated > 0 else "",
-            )
-            for each in queues
-        ],
-        numbers=("#QID", "#Min Offset", "#Max Offset"),
-    )
+
+    def show(queues: Sequence[QueueStatus]) -> None:
+        run.result(queues)
+        run.table(
+            ("#Broker Name", "#QID", "#Min Offset", "#Max Offset", "#Last Updated"),
+            [
+                (
+                    each.queue.broker_name,
+                    each.queue.queue_id,
+                    each.min_offset,
+                    each.max_offset,
+                    time_text(each.last_updated) if each.last_updated > 0 else "",
+                )
+                for each in queues
+            ],
+            numbers=("#QID", "#Min Offset", "#Max Offset"),
+        )
+
+    with showing_partial_results(show):
+        show(await run.admin.topics.status(topic))
 
 
 @admin_command("topicClusterList", examples=("-t orders",))

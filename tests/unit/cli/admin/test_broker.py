@@ -1,8 +1,11 @@
 from __future__ import annotations
 
+import asyncio
+
 from pyromq.client import Message, Producer
 from pyromq.testing import Cluster
 from tests.support.patience import wait_until
+from tests.unit.admin.dead_brokers import dead_broker
 from tests.unit.cli.admin.admin_runs import as_json, invoke, output
 
 
@@ -71,3 +74,17 @@ def test_producers(rocketmq: Cluster, rocketmq_topic: str) -> None:
         assert text.startswith(
             f"producer group (makers) instance : clientId={producer.client_id},remoteIP=/127.0.0.1:"
         )
+
+
+async def test_brokers_that_answer_are_shown_if_another_does_not(rocketmq: Cluster) -> None:
+    namesrv, address = rocketmq.namesrv, rocketmq.brokers[0].address
+    async with dead_broker(namesrv, "broker-1", topics=("TBW102",)) as dead:
+        for line, expected in (
+            ("brokerStatus -c DefaultCluster", "brokerVersionDesc"),
+            ("getBrokerConfig -c DefaultCluster", "fileReservedTime"),
+            ("topicStatus -t TBW102", "broker-0"),
+        ):
+            result = await asyncio.to_thread(invoke, namesrv, line)
+            assert result.exit_code == 1
+            assert expected in result.output
+            assert f"failed at {dead} (done at {address})" in result.output

@@ -4,13 +4,13 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from pyromq.cli.admin.command import ALIASES, COMMANDS, admin
+from pyromq.cli.admin.command import _CLIENT_COMMANDS, ALIASES, COMMANDS, admin
 from pyromq.cli.main import main
 from tests.unit.cli.admin import mqadmin_commands
 
 #: The areas whose commands exist.
 AREAS = {"acl", "broker", "cluster", "export", "namesrv", "producer", "stats", "topic"}
-OF_MQADMIN = [each for each in mqadmin_commands.COMMANDS if each.area in AREAS]
+OF_MQADMIN = [each for each in mqadmin_commands.COMMANDS if each.area in AREAS or _CLIENT_COMMANDS]
 #: Without them mqadmin does nothing and says so.
 NEEDED = {("updateTopicPerm", "-p")}
 CONTEXT = click.Context(admin, parent=click.Context(main, **main.context_settings))

@@ -78,7 +78,7 @@ def test_a_terminal_gets_a_table_with_wrapped_text(
     output = Output(as_json=False)
     output.is_terminal = True
     wide = "z" * 100
-    output.table(("#Name", "#Count"), [(wide, 5)], numbers=("#Count",))
+    output.table(("#Name", "#Count", "#Empty"), [(wide, 5, None)], numbers=("#Count",))
     output.pairs({"[key]": "[red]value"})
     text = capsys.readouterr().out
     assert text.count("z") == 100
@@ -86,6 +86,7 @@ def test_a_terminal_gets_a_table_with_wrapped_text(
     assert "Name" in text
     assert "#Name" not in text
     assert "[red]value" in text
+    assert "Empty" not in text
 
 
 def test_cells_and_times() -> None:

@@ -1,6 +1,9 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import shlex
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -16,7 +19,12 @@ from pyromq.admin.errors import (
     PartialFailureError,
     UnreachableError,
 )
-from pyromq.cli.admin.running import Run, admin_command, exit_code
+from pyromq.cli.admin.running import (
+    Run,
+    admin_command,
+    exit_code,
+    showing_partial_results,
+)
 
 
 def run(command: click.Command, *words: str, **environment: str) -> Result:
@@ -108,7 +116,7 @@ def test_exit_codes(error: Exception, code: int) -> None:
     assert result.output == f"Error: {error}\n"
 
 
-def test_watch_repeats_until_it_fails() -> None:
+def test_a_watch_survives_failures_until_it_is_interrupted() -> None:
     rounds: list[int] = []
 
     @admin_command("watching", watch=True)
@@ -116,13 +124,52 @@ def test_watch_repeats_until_it_fails() -> None:
         """Count."""
         rounds.append(1)
         run.result(len(rounds))
-        if len(rounds) == 3:
-            raise NotFoundError("enough")
         await asyncio.sleep(0)
+        if len(rounds) == 2:
+            raise NotFoundError("a broker restarts")
+        if len(rounds) == 4:
+            raise KeyboardInterrupt
 
     result = run(watching, "--watch", "0.1", "--json")
-    assert result.exit_code == 3
-    assert result.output == "1\n2\n3\nError: enough\n"
+    assert result.exit_code == 130
+    assert result.output == "1\n2\nError: a broker restarts\n3\n4\n"
+
+
+def test_a_watch_that_never_works_ends() -> None:
+    @admin_command("watching", watch=True)
+    async def watching(run: Run) -> None:
+        """Fail."""
+        raise NotFoundError("nothing")
+
+    assert run(watching, "--watch", "0.1").exit_code == 3
+
+
+def test_the_results_of_the_others_are_shown_before_the_error() -> None:
+    @admin_command("partly")
+    async def partly(run: Run) -> None:
+        """Fail at one of two."""
+        with showing_partial_results(lambda results: run.line(str(results))):
+            raise PartialFailureError("x", ["a:1"], {"b:2": NotFoundError("no")}, ["found"])
+
+    result = run(partly)
+    assert result.exit_code == 1
+    assert result.output.startswith("('found',)\nError: x failed at b:2 (done at a:1)")
+
+
+def test_a_reader_that_has_enough_is_not_an_error() -> None:
+    command = [sys.executable, "-m", "pyromq", "admin", "help", "updateTopic"]
+    line = f"{shlex.join(command)} | head -n 1"
+    done = subprocess.run(["bash", "-c", line], capture_output=True, check=False)
+    assert done.stdout.startswith(b"Usage:")
+    assert done.stderr == b""
+
+    @admin_command("talking")
+    async def talking(run: Run) -> None:
+        """Write to a closed pipe."""
+        raise BrokenPipeError(errno.EPIPE, "Broken pipe")
+
+    result = run(talking)
+    assert (result.exit_code, result.output) == (1, "")
 
 
 @pytest.mark.parametrize(
