@@ -74,7 +74,6 @@ from pyromq.admin.sync import (
 from pyromq.admin.topics import (
     PermissionChange,
     QueueStatus,
-    TopicBroker,
     TopicChange,
     TopicConfiguration,
     TopicDeletion,
@@ -123,7 +122,6 @@ __all__ = [
     "Statistic",
     "Statistics",
     "SyncAdmin",
-    "TopicBroker",
     "TopicChange",
     "TopicConfiguration",
     "TopicDeletion",

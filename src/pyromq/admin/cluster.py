@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -96,7 +96,7 @@ class BrokerOverview:
     pull_wait: str
     #: The time that the last write waited for the page cache (ms).
     page_cache_wait: str
-    #: The age of the oldest message.
+    #: The age of the oldest message; 0 if there is none.
     hours: float
     #: The used part of the commit log's disk, from 0 to 1.
     disk_ratio: float
@@ -238,7 +238,10 @@ class Clusters(Area):
         return RuntimeInfo(broker, dict(sorted(table.table.items())))
 
     async def runtimes(self, cluster: str) -> list[RuntimeInfo]:
-        """Return the state of all masters and replicas of a cluster."""
+        """Return the state of all masters and replicas of a cluster.
+
+        If some brokers fail, the error's `results` have the states of the others.
+        """
         addresses = await self._session.all_of_cluster(cluster)
         found = await self._session.on_each("reading the state", addresses, self.runtime)
         return list(found.values())
@@ -310,32 +313,31 @@ class Clusters(Area):
             for each in sorted(producers, key=lambda producer: producer.client_id)
         ]
 
-    async def probe(self, broker_name: str, count: int = 50, size: int = 128) -> list[ProbeResult]:
-        """Send test messages to a broker, one after the other; the first one is not reported.
+    async def probe(
+        self, broker_name: str, count: int = 50, size: int = 128
+    ) -> AsyncIterator[ProbeResult]:
+        """Send test messages to a broker, one after the other, and yield the results.
 
-        They go to the topic of the broker's name, which every broker has.
+        They go to the topic of the broker's name, which every broker has. A first message, which
+        opens the connection, has no result.
         """
         info = await self._session.cluster_info()
         if broker_name not in info.broker_addr_table:
             raise UnknownBrokerError(broker_name, info.broker_addr_table)
-        results = []
         async with self._producer() as producer:
             await _send(producer, broker_name, 16)
             for _ in range(count):
                 begin = time.monotonic()
                 result = await _send(producer, broker_name, size)
-                results.append(
-                    ProbeResult(
-                        int((time.monotonic() - begin) * 1000),
-                        result.msg_id,
-                        result.offset_msg_id,
-                        result.queue.broker_name,
-                        result.queue.queue_id,
-                        result.queue_offset,
-                        result.status.name,
-                    )
+                yield ProbeResult(
+                    int((time.monotonic() - begin) * 1000),
+                    result.msg_id,
+                    result.offset_msg_id,
+                    result.queue.broker_name,
+                    result.queue.queue_id,
+                    result.queue_offset,
+                    result.status.name,
                 )
-        return results
 
     async def send_times(
         self, cluster: str | None = None, count: int = 100, size: int = 128
@@ -368,10 +370,8 @@ class Clusters(Area):
         except AdminError as error:
             runtime, problem = RuntimeInfo(address, {}), str(error)
         values, number = runtime.values, runtime.number
-        earliest = number("earliestMessageTimeStamp") if values else 0
-        hours = 0.0
-        if "earliestMessageTimeStamp" in values:
-            hours = (time.time() * 1000 - earliest) / 3_600_000
+        earliest = number("earliestMessageTimeStamp")
+        hours = (time.time() * 1000 - earliest) / 3_600_000 if earliest > 0 else 0.0
         return BrokerOverview(
             group.cluster,
             group.broker_name,

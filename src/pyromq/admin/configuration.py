@@ -15,6 +15,7 @@ from pyromq.protocol.java.properties import PropertiesError, format_properties, 
 from pyromq.protocol.wire.bodies import MASTER_ID, KVTable
 from pyromq.protocol.wire.codes import RequestCode, ResponseCode
 from pyromq.protocol.wire.frame import RemotingCommand
+from pyromq.protocol.wire.header_codec import Header
 from pyromq.protocol.wire.headers_admin import (
     AddWritePermOfBrokerRequestHeader,
     AddWritePermOfBrokerResponseHeader,
@@ -61,18 +62,22 @@ class Configurations(Area):
         return ServerSettings(address, _properties(address, answer))
 
     async def cluster(self, cluster: str) -> list[ServerSettings]:
-        """Return the settings of all masters and replicas of a cluster."""
+        """Return the settings of all masters and replicas of a cluster.
+
+        If some brokers fail, the error's `results` have the settings of the others.
+        """
         brokers = await self._session.brokers_of_cluster(cluster)
         masters = {
             address: None if broker_id == MASTER_ID else ids.get(MASTER_ID, "")
             for ids in brokers.values()
             for broker_id, address in ids.items()
         }
-        found = await self._session.on_each("reading settings", masters, self.broker)
-        return [
-            ServerSettings(address, each.settings, masters[address])
-            for address, each in found.items()
-        ]
+
+        async def read(address: str) -> ServerSettings:
+            found = await self.broker(address)
+            return ServerSettings(address, found.settings, masters[address])
+
+        return list((await self._session.on_each("reading settings", masters, read)).values())
 
     async def update_broker(
         self, key: str, value: str, *, broker: str | None = None, cluster: str | None = None
@@ -109,10 +114,9 @@ class Configurations(Area):
 
     async def wipe_write_permission(self, broker_name: str) -> list[WritePermissionChange]:
         """Take write permission from a broker in all routes; producers stop using it."""
-        await self._check_broker(broker_name)
-        answers = await self._session.ask_every_name_server(
-            f"taking write permission from {broker_name}",
+        answers = await self._change_permission(
             RequestCode.WIPE_WRITE_PERM_OF_BROKER,
+            broker_name,
             WipeWritePermOfBrokerRequestHeader(broker_name),
         )
         return [
@@ -125,10 +129,9 @@ class Configurations(Area):
 
     async def add_write_permission(self, broker_name: str) -> list[WritePermissionChange]:
         """Give write permission back to a broker in all routes."""
-        await self._check_broker(broker_name)
-        answers = await self._session.ask_every_name_server(
-            f"giving write permission to {broker_name}",
+        answers = await self._change_permission(
             RequestCode.ADD_WRITE_PERM_OF_BROKER,
+            broker_name,
             AddWritePermOfBrokerRequestHeader(broker_name),
         )
         return [
@@ -207,11 +210,16 @@ class Configurations(Area):
         """Delete a topic's order configuration. Idempotent."""
         await self.delete_value(ORDER_NAMESPACE, topic)
 
-    async def _check_broker(self, broker_name: str) -> None:
-        """Raise UnknownBrokerError; the NameServers accept any name."""
+    async def _change_permission(
+        self, code: RequestCode, broker_name: str, header: Header
+    ) -> dict[str, RemotingCommand]:
+        """Ask all NameServers; raises UnknownBrokerError, since they accept any name."""
         info = await self._session.cluster_info()
         if broker_name not in info.broker_addr_table:
             raise UnknownBrokerError(broker_name, info.broker_addr_table)
+        return await self._session.ask_every_name_server(
+            f"changing write permission of {broker_name}", code, header
+        )
 
 
 def _properties(address: str, answer: RemotingCommand) -> dict[str, str]:

@@ -6,9 +6,9 @@ Each one says what was attempted, at which address, and what to do about it. All
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
-from typing import Final
+from typing import Any, Final
 
 from pyromq.client.errors import BrokerError, ClientError
 from pyromq.protocol.wire.codes import ResponseCode
@@ -122,14 +122,22 @@ class UnknownBrokerError(NotFoundError):
 
 
 class PartialFailureError(AdminError):
-    """A change was applied to some servers and failed on others.
+    """A request was answered by some servers and failed on others.
 
-    `done` has the addresses of the first, `failures` the errors of the others by address.
+    `done` has the addresses of the first, `results` their answers as far as they are of use, and
+    `failures` the errors of the others by address.
     """
 
-    def __init__(self, what: str, done: Iterable[str], failures: Mapping[str, Exception]) -> None:
+    def __init__(
+        self,
+        what: str,
+        done: Iterable[str],
+        failures: Mapping[str, Exception],
+        results: Sequence[Any] = (),
+    ) -> None:
         self.done = tuple(done)
         self.failures = dict(failures)
+        self.results = tuple(results)
         where = f"done at {', '.join(self.done)}" if self.done else "done nowhere"
         details = "; ".join(str(error) for error in failures.values())
         super().__init__(f"{what} failed at {', '.join(failures)} ({where}): {details}")

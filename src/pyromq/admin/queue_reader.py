@@ -6,17 +6,19 @@ which every broker has. Nothing is committed. Runs on the event loop of the `Adm
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from enum import Enum
 from typing import Final, NamedTuple
 
 from pyromq.admin.errors import UnreadableAnswerError
 from pyromq.admin.message_view import MessageView, views
-from pyromq.admin.session import AdminSession, read_header
+from pyromq.admin.session import AdminSession, read_body, read_header
 from pyromq.client.consumer.pull_request import ANONYMOUS_GROUP
 from pyromq.client.consumer.subscription import Subscription
 from pyromq.protocol.message.sysflag import PULL_SUBSCRIPTION
 from pyromq.protocol.wire.bodies import MessageQueue
+from pyromq.protocol.wire.bodies_admin import QueryConsumeQueueResponseBody
 from pyromq.protocol.wire.codes import RequestCode, ResponseCode
 from pyromq.protocol.wire.headers import (
     GetMaxOffsetRequestHeader,
@@ -27,11 +29,16 @@ from pyromq.protocol.wire.headers import (
     PullMessageResponseHeader,
     SearchOffsetRequestHeader,
     SearchOffsetResponseHeader,
+    ViewMessageRequestHeader,
 )
+from pyromq.protocol.wire.headers_admin import QueryConsumeQueueRequestHeader
 
 #: Messages of one pull; brokers with default settings return no more.
 PULL_BATCH: Final = 32
 EVERYTHING: Final = Subscription.tags("*")
+#: Queue entries of one request, and messages that are viewed at a time.
+_ENTRIES: Final = 256
+_CONCURRENT_VIEWS: Final = 16
 
 
 class PullStatus(Enum):
@@ -174,3 +181,37 @@ class QueueReader:
             offset = pulled.next_offset
             messages = [each for each in pulled.messages if each.queue_offset < end]
             yield pulled._replace(messages=messages)
+
+    async def by_entries(
+        self, address: str, queue: MessageQueue, begin: int, end: int
+    ) -> list[MessageView]:
+        """Read a range by its queue entries, which also works for a topic without a configuration.
+
+        Each message costs a request.
+        """
+        found: list[MessageView] = []
+        room = asyncio.Semaphore(_CONCURRENT_VIEWS)
+
+        async def view_at(physical_offset: int) -> list[MessageView]:
+            async with room:
+                answer = await self._session.ask(
+                    address,
+                    RequestCode.VIEW_MESSAGE_BY_ID,
+                    ViewMessageRequestHeader(physical_offset),
+                    accept=(ResponseCode.SYSTEM_ERROR,),
+                )
+            if answer.code != ResponseCode.SUCCESS:
+                return []  # it was deleted meanwhile
+            return decoded(address, answer.body, queue.broker_name)
+
+        while begin < end:
+            count = min(_ENTRIES, end - begin)
+            header = QueryConsumeQueueRequestHeader(queue.topic, queue.queue_id, begin, count)
+            answer = await self._session.ask(address, RequestCode.QUERY_CONSUME_QUEUE, header)
+            entries = read_body(QueryConsumeQueueResponseBody, address, answer).queue_data
+            if not entries:
+                break
+            viewed = await asyncio.gather(*(view_at(each.physic_offset) for each in entries))
+            found += [message for messages in viewed for message in messages]
+            begin += len(entries)
+        return found

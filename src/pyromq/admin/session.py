@@ -8,7 +8,7 @@ the event loop of the `Admin`.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Final, TypeVar
 
 from pyromq.admin.errors import (
@@ -41,6 +41,9 @@ from pyromq.remoting.errors import RemotingError
 _BodyType = TypeVar("_BodyType", bound=Body)
 _HeaderType = TypeVar("_HeaderType", bound=Header)
 _Result = TypeVar("_Result")
+_Item = TypeVar("_Item")
+#: Takes the number of finished items and of all.
+Progress = Callable[[int, int], None]
 
 #: Requests to brokers in flight at a time.
 _CONCURRENT: Final = 16
@@ -175,16 +178,8 @@ class AdminSession:
     # Brokers
 
     async def masters_of_topic(self, topic: str) -> dict[str, str]:
-        """Return the master's address of each broker of a topic, by broker name.
-
-        A broker without a master gives its replica with the lowest id, as Java's tools do.
-        """
-        route = await self.route(topic)
-        return {
-            broker.broker_name: broker.broker_addrs[min(broker.broker_addrs)]
-            for broker in sorted(route.broker_datas, key=lambda each: each.broker_name)
-            if broker.broker_addrs
-        }
+        """Return the master's address of each broker of a topic, by broker name (`masters_of`)."""
+        return masters_of(await self.route(topic))
 
     async def brokers_of_cluster(self, cluster: str) -> dict[str, dict[int, str]]:
         """Return a cluster's addresses by broker name and id; raises UnknownClusterError."""
@@ -264,8 +259,48 @@ class AdminSession:
         if failures and len(addresses) == 1:
             raise next(iter(failures.values()))
         if failures:
-            raise PartialFailureError(what, results, failures)
+            raise PartialFailureError(what, results, failures, list(results.values()))
         return results
+
+    async def for_all(
+        self,
+        items: Sequence[_Item],
+        call: Callable[[_Item], Awaitable[_Result]],
+        on_progress: Progress | None = None,
+    ) -> list[_Result]:
+        """Call for many items, some at a time, and return the results in order.
+
+        The first exception ends it. `on_progress` is called with the number of results and of
+        items.
+        """
+        results: dict[int, _Result] = {}
+        waiting = iter(enumerate(items))
+
+        async def work() -> None:
+            for index, item in waiting:
+                results[index] = await call(item)
+                if on_progress is not None:
+                    on_progress(len(results), len(items))
+
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                for _ in range(min(_CONCURRENT, len(items))):
+                    tasks.create_task(work())
+        except ExceptionGroup as failures:
+            raise failures.exceptions[0] from None
+        return [results[index] for index in range(len(items))]
+
+
+def masters_of(route: TopicRouteData) -> dict[str, str]:
+    """Return the master's address of each broker, by broker name.
+
+    A broker without a master gives its replica with the lowest id, as Java's tools do.
+    """
+    return {
+        broker.broker_name: broker.broker_addrs[min(broker.broker_addrs)]
+        for broker in sorted(route.broker_datas, key=lambda each: each.broker_name)
+        if broker.broker_addrs
+    }
 
 
 class Area:

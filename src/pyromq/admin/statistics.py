@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from pyromq.admin.errors import AdminError, NotFoundError, RefusedError
-from pyromq.admin.session import Area
+from pyromq.admin.session import Area, Progress, masters_of
 from pyromq.admin.topics import Topics
 from pyromq.protocol.names import DEAD_LETTER_TOPIC_PREFIX, RETRY_TOPIC_PREFIX, retry_topic
 from pyromq.protocol.wire.bodies import MASTER_ID, MessageQueue
@@ -31,8 +31,6 @@ from pyromq.protocol.wire.headers_admin import (
 TOPIC_PUT_COUNT: Final = "TOPIC_PUT_NUMS"
 #: By `topic@group`.
 GROUP_GET_COUNT: Final = "GROUP_GET_NUMS"
-#: Topics examined at a time.
-_CONCURRENT: Final = 16
 #: Brokers count the lags of all groups for this request.
 _ALL_GROUPS_SECONDS: Final = 50.0
 
@@ -123,7 +121,11 @@ class Statistics(Area):
         return Statistic(*map(_period, (data.stats_minute, data.stats_hour, data.stats_day)))
 
     async def topics(
-        self, topic: str | None = None, *, active_only: bool = False
+        self,
+        topic: str | None = None,
+        *,
+        active_only: bool = False,
+        on_progress: Progress | None = None,
     ) -> list[TopicStatistics]:
         """Return the statistics of one topic or of all, with a row for each group.
 
@@ -135,21 +137,24 @@ class Statistics(Area):
             if topic not in names:
                 raise await self._session.unknown_topic(topic)
             names = {topic}
-        room = asyncio.Semaphore(_CONCURRENT)
 
         async def look(name: str) -> list[TopicStatistics]:
-            async with room:
-                try:
-                    return await self._topic(name)
-                except AdminError:
-                    if topic is not None:
-                        raise
-                    return []  # its brokers are down
+            try:
+                return await self._topic(name)
+            except AdminError:
+                if topic is not None:
+                    raise
+                return []  # its brokers are down
 
         prefixes = (RETRY_TOPIC_PREFIX, DEAD_LETTER_TOPIC_PREFIX)
         wanted = sorted(name for name in names if not name.startswith(prefixes))
-        rows = [row for rows in await asyncio.gather(*map(look, wanted)) for row in rows]
-        return [row for row in rows if not active_only or row.in_last_day or row.out_last_day]
+        found = await self._session.for_all(wanted, look, on_progress)
+        return [
+            row
+            for rows in found
+            for row in rows
+            if not active_only or row.in_last_day or row.out_last_day
+        ]
 
     async def broker_lags(
         self, broker: str, *, order: bool = False, request_timeout: float = _ALL_GROUPS_SECONDS
@@ -184,7 +189,7 @@ class Statistics(Area):
             if MASTER_ID in each.broker_addrs
         ]
         in_tps, incoming = await self._sum(masters, TOPIC_PUT_COUNT, topic)
-        groups = await Topics(self._session).groups(topic)
+        groups = await Topics(self._session).groups_at(topic, masters_of(route).values())
         if not groups:
             return [TopicStatistics(topic, None, 0, in_tps, None, incoming, None)]
         rows = []

@@ -6,13 +6,19 @@ Changes go to masters; replicas copy them. Runs on the event loop of the `Admin`
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from pyromq.admin.cluster import BrokerGroup
 from pyromq.admin.configuration import Configurations
-from pyromq.admin.errors import AdminError, NotFoundError, UnknownBrokerError
-from pyromq.admin.session import Area, read_body
+from pyromq.admin.errors import (
+    AdminError,
+    NotFoundError,
+    PartialFailureError,
+    UnknownBrokerError,
+)
+from pyromq.admin.session import Area, Progress, masters_of, read_body
 from pyromq.client.consumer.rebalance import allocate_averagely
 from pyromq.client.session.routes import TopicRoute as QueueRoute
 from pyromq.protocol.message.sysflag import PERM_READ, PERM_WRITE
@@ -43,8 +49,6 @@ from pyromq.protocol.wire.headers_admin import (
 #: Bits of a topic's system flag.
 _UNIT: Final = 1
 _UNIT_SUBSCRIPTION: Final = 2
-#: Topics examined at a time by `overview`.
-_CONCURRENT: Final = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,20 +77,11 @@ class TopicQueues:
 
 
 @dataclass(frozen=True, slots=True)
-class TopicBroker:
-    """A broker of a topic: its addresses by broker id, of which 0 is the master."""
-
-    cluster: str
-    broker_name: str
-    addresses: Mapping[int, str]
-
-
-@dataclass(frozen=True, slots=True)
 class TopicRoute:
     """The brokers and queues of a topic, as a NameServer returns them to clients."""
 
     topic: str
-    brokers: tuple[TopicBroker, ...]
+    brokers: tuple[BrokerGroup, ...]
     queues: tuple[TopicQueues, ...]
     #: `broker:queues;broker:queues` for a topic with strict order.
     order_configuration: str | None = None
@@ -178,33 +173,27 @@ class Topics(Area):
         )
         return sorted(read_body(TopicList, address, answer).topic_list)
 
-    async def overview(self) -> list[TopicOverview]:
+    async def overview(self, on_progress: Progress | None = None) -> list[TopicOverview]:
         """Return all topics but retry and dead-letter ones, with their clusters and groups."""
         info = await self._session.cluster_info()
-        room = asyncio.Semaphore(_CONCURRENT)
 
         async def look(topic: str) -> TopicOverview:
             cluster, groups = "", list[str]()
-            async with room:
-                try:
-                    route = await self._session.route(topic)
-                    first = route.broker_datas[0].broker_name if route.broker_datas else ""
-                    cluster = next(
-                        (
-                            name
-                            for name, brokers in info.cluster_addr_table.items()
-                            if first in brokers
-                        ),
-                        "",
-                    )
-                    groups = await self.groups(topic)
-                except AdminError:
-                    pass  # listed all the same, as by mqadmin: its broker may be down
+            try:
+                route = await self._session.route(topic)
+                first = route.broker_datas[0].broker_name if route.broker_datas else ""
+                cluster = next(
+                    (name for name, brokers in info.cluster_addr_table.items() if first in brokers),
+                    "",
+                )
+                groups = await self.groups_at(topic, masters_of(route).values())
+            except AdminError:
+                pass  # listed all the same, as by mqadmin: its broker may be down
             return TopicOverview(topic, cluster, tuple(groups))
 
         prefixes = (RETRY_TOPIC_PREFIX, DEAD_LETTER_TOPIC_PREFIX)
         names = [name for name in await self.names() if not name.startswith(prefixes)]
-        return list(await asyncio.gather(*map(look, names)))
+        return await self._session.for_all(names, look, on_progress)
 
     # One topic
 
@@ -214,7 +203,7 @@ class Topics(Area):
         return TopicRoute(
             topic,
             tuple(
-                TopicBroker(each.cluster, each.broker_name, dict(sorted(each.broker_addrs.items())))
+                BrokerGroup(each.cluster, each.broker_name, dict(sorted(each.broker_addrs.items())))
                 for each in sorted(route.broker_datas, key=lambda data: data.broker_name)
             ),
             tuple(
@@ -231,27 +220,28 @@ class Topics(Area):
         )
 
     async def status(self, topic: str) -> list[QueueStatus]:
-        """Return the offsets of a topic's queues, sorted by broker and queue."""
+        """Return the offsets of a topic's queues, sorted by broker and queue.
+
+        If some brokers fail, the error's `results` have the queues of the others.
+        """
         masters = await self._session.masters_of_topic(topic)
         header = GetTopicStatsInfoRequestHeader(topic)
-        tables = await self._session.on_each(
-            f"reading the offsets of topic {topic!r}",
-            masters.values(),
-            lambda address: self._session.fetch(
-                TopicStatsTable, address, RequestCode.GET_TOPIC_STATS_INFO, header
-            ),
-        )
-        found = {
-            queue: offsets
-            for table in tables.values()
-            for queue, offsets in table.offset_table.items()
-        }
+        what = f"reading the offsets of topic {topic!r}"
+        try:
+            tables = await self._session.on_each(
+                what,
+                masters.values(),
+                lambda address: self._session.fetch(
+                    TopicStatsTable, address, RequestCode.GET_TOPIC_STATS_INFO, header
+                ),
+            )
+        except PartialFailureError as error:
+            known = _queue_statuses(error.results)
+            raise PartialFailureError(what, error.done, error.failures, known) from error
+        found = _queue_statuses(tables.values())
         if not found:
             raise NotFoundError(f"topic {topic!r} has no queues at present")
-        return [
-            QueueStatus(queue, each.min_offset, each.max_offset, each.last_update_timestamp)
-            for queue, each in sorted(found.items())
-        ]
+        return found
 
     async def clusters(self, topic: str) -> list[str]:
         """Return the clusters that serve a topic."""
@@ -264,10 +254,14 @@ class Topics(Area):
     async def groups(self, topic: str) -> list[str]:
         """Return the groups that consume a topic or have consumed it, at any of its brokers."""
         masters = await self._session.masters_of_topic(topic)
+        return await self.groups_at(topic, masters.values())
+
+    async def groups_at(self, topic: str, brokers: Iterable[str]) -> list[str]:
+        """Return the groups that consume a topic or have consumed it, at these addresses."""
         header = QueryTopicConsumeByWhoRequestHeader(topic)
         lists = await self._session.on_each(
             f"reading the groups of topic {topic!r}",
-            masters.values(),
+            brokers,
             lambda address: self._session.fetch(
                 GroupList, address, RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, header
             ),
@@ -424,6 +418,14 @@ class Topics(Area):
                 for each in data.broker_addrs.values()
             ),
         )
+
+
+def _queue_statuses(tables: Iterable[TopicStatsTable]) -> list[QueueStatus]:
+    found = {queue: offsets for table in tables for queue, offsets in table.offset_table.items()}
+    return [
+        QueueStatus(queue, each.min_offset, each.max_offset, each.last_update_timestamp)
+        for queue, each in sorted(found.items())
+    ]
 
 
 def _configuration(config: TopicConfig, permission: int | None = None) -> TopicConfiguration:

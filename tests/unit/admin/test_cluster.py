@@ -27,6 +27,7 @@ async def test_brokers_and_their_figures(rocketmq: Cluster, admin: Admin) -> Non
     assert found["broker-1"].version == "V4_9_7"
     assert 0 < found["broker-1"].disk_ratio < 1
     assert found["broker-1"].problem is None
+    assert found["broker-0"].hours == 0.0
 
 
 async def test_a_broker_that_does_not_answer_has_a_problem(rocketmq: Cluster, admin: Admin) -> None:
@@ -74,13 +75,40 @@ async def test_replication_and_promotion(rocketmq: Cluster, admin: Admin) -> Non
     assert not all(check.passed for check in refused.checks)
 
 
+@pytest.mark.rocketmq(replicas=1)
+async def test_lags_of_brokers_that_do_not_tell_them(
+    rocketmq: Cluster, admin: Admin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """RocketMQ's own masters: the ends of the logs are compared."""
+
+    async def unsupported(_: str) -> None:
+        return None
+
+    monkeypatch.setattr(admin.cluster, "_figures", unsupported)
+    (master,) = rocketmq.brokers
+    (replica,) = master.replicas
+    async with Producer(rocketmq.namesrv) as producer:
+        await producer.send(Message("broker-0", b"x"))
+
+    async def is_caught_up() -> bool:
+        first, _ = await admin.cluster.replication()
+        return first.replicas[0].lag_bytes == 0
+
+    await until(is_caught_up)
+    first, second = await admin.cluster.replication()
+    assert (first.role, second.role) == ("MASTER", "SLAVE")
+    (state,) = first.replicas
+    assert (state.address, state.broker_id, state.lag_milliseconds) == (replica.address, 1, None)
+    assert state.position == first.log_end == second.log_end > 0
+
+
 @pytest.mark.rocketmq(brokers=2)
 async def test_test_messages_reach_the_named_broker(rocketmq: Cluster, admin: Admin) -> None:
-    results = await admin.cluster.probe("broker-1", count=3, size=16)
+    results = [each async for each in admin.cluster.probe("broker-1", count=3, size=16)]
     assert [each.broker_name for each in results] == ["broker-1"] * 3
     assert [each.status for each in results] == ["SEND_OK"] * 3
     with pytest.raises(UnknownBrokerError):
-        await admin.cluster.probe("broker-9")
+        await anext(admin.cluster.probe("broker-9"))
     times = await admin.cluster.send_times(count=2, size=16)
     assert [(each.broker_name, each.sent, each.failed) for each in times] == [
         ("broker-0", 2, 0),

@@ -9,10 +9,15 @@ from tests.support.patience import until
 
 @pytest.mark.rocketmq(raft=3)
 async def test_nodes_and_transfer(rocketmq: Cluster, admin: Admin) -> None:
-    async def are_all_registered() -> bool:
-        return len(await admin.raft.nodes()) == 3
+    async def agree() -> bool:
+        nodes = await admin.raft.nodes()
+        return (
+            len(nodes) == 3
+            and len({each.leader for each in nodes}) == 1
+            and all(each.leader for each in nodes)
+        )
 
-    await until(are_all_registered)
+    await until(agree)
     nodes = await admin.raft.nodes("broker-0")
     assert [each.node for each in nodes] == ["n0", "n1", "n2"]
     (leader,) = [each for each in nodes if each.role == "LEADER"]

@@ -117,6 +117,27 @@ async def test_every_address_is_asked_whatever_becomes_of_the_others(admin: Admi
         await admin.session.on_each("x", ["a", "b"], bug)
 
 
+async def test_many_items_keep_their_order_and_report_progress(admin: Admin) -> None:
+    reports = []
+
+    async def call(number: int) -> int:
+        await asyncio.sleep(0.001 * (number % 3))
+        return -number
+
+    results = await admin.session.for_all(
+        range(50), call, lambda done, total: reports.append((done, total))
+    )
+    assert results == [-number for number in range(50)]
+    assert reports == [(done, 50) for done in range(1, 51)]
+    assert await admin.session.for_all([], call) == []
+
+    async def fail(_: int) -> None:
+        raise AdminError("no")
+
+    with pytest.raises(AdminError, match="no"):
+        await admin.session.for_all([1, 2], fail)
+
+
 def test_answers_that_cannot_be_read() -> None:
     answer = RemotingCommand(0, body=b"\xff{")
     with pytest.raises(UnreadableAnswerError, match="x:1"):

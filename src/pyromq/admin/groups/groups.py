@@ -251,7 +251,8 @@ class Groups(Area):
         `owners` asks every member which queues it consumes. Raises UnknownGroupError if the group
         has never consumed.
         """
-        header = GetConsumeStatsRequestHeader(group, topic)
+        # Of all topics: a broker asked for one reports 0 if the group has not consumed it.
+        header = GetConsumeStatsRequestHeader(group)
         answers = await self._session.on_each(
             f"reading the progress of group {group!r}",
             await brokers_of_group(self._session, group),
@@ -267,6 +268,7 @@ class Groups(Area):
             queue: offsets
             for answer in answers.values()
             for queue, offsets in answer.offset_table.items()
+            if topic in (None, queue.topic)
         }
         if not table:
             problem = f"has not consumed topic {topic!r}" if topic else "has not consumed anything"

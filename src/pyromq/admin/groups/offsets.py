@@ -87,7 +87,7 @@ class OffsetChanges:
     group: str
     topic: str
     changes: tuple[OffsetChange, ...]
-    #: Whether the members of the group were told to move; otherwise the brokers' tables were set.
+    #: Whether the members of the group moved themselves; otherwise the brokers' tables were set.
     online: bool
     dry_run: bool
 
@@ -237,11 +237,12 @@ class Offsets(Area):
         masters = await self._session.masters_of_topic(topic)
 
         async def ask(address: str) -> tuple[ConsumeStats, TopicStatsTable]:
+            # Of all topics: a broker asked for one reports 0 if the group has not consumed it.
             stats = await self._session.fetch(
                 ConsumeStats,
                 address,
                 RequestCode.GET_CONSUME_STATS,
-                GetConsumeStatsRequestHeader(group, topic),
+                GetConsumeStatsRequestHeader(group),
             )
             table = await self._session.fetch(
                 TopicStatsTable,

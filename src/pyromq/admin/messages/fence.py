@@ -1,6 +1,6 @@
 """A lock at brokers that one resend of a queue holds, so that no request of another is in flight.
 
-A process may be killed while its last requests are on their way. Its successor must not look for
+A process may be killed while its last requests are in flight. Its successor must not look for
 their messages before the broker has stored them. So a resend locks its source (LOCK_BATCH_MQ) at
 each broker it sends to, over the connection of its sends:
 

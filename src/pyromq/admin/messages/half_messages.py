@@ -151,11 +151,17 @@ class HalfMessages(Area):
         begin = 0
         if answer.code == ResponseCode.SUCCESS:
             begin = read_header(QueryConsumerOffsetResponseHeader, address, answer).offset
-        begin = max(begin, await self._reader.min_offset(address, queue))
+        begin = max(0, begin, await self._reader.min_offset(address, queue))
         end = await self._reader.max_offset(address, queue)
+        if begin >= end:
+            return []
         found: list[MessageView] = []
-        async for pulled in self._reader.batches(address, queue, max(0, begin), end):
-            found += pulled.messages
+        try:
+            async for pulled in self._reader.batches(address, queue, begin, end):
+                found += pulled.messages
+        except NotFoundError:
+            # The first check of transactions creates the topic; its queue may exist before.
+            return await self._reader.by_entries(address, queue, begin, end)
         return found
 
 

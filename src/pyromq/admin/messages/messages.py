@@ -11,7 +11,7 @@ import asyncio
 import random
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
-from typing import Final
+from typing import Annotated, Final
 
 from pyromq.admin.errors import AdminError, NotFoundError
 from pyromq.admin.message_view import MessageView
@@ -23,13 +23,16 @@ from pyromq.admin.session import AdminSession, Area, read_body, read_header
 from pyromq.client.consumer.subscription import Subscription
 from pyromq.client.message import Message
 from pyromq.client.results import SendResult
+from pyromq.protocol.java.wire_types import Int32, Int64, Wire
 from pyromq.protocol.message.message_id import decode_message_id, format_address
 from pyromq.protocol.message.sysflag import is_readable, is_writable
 from pyromq.protocol.names import TRACE_TOPIC
-from pyromq.protocol.wire.bodies import MessageQueue
+from pyromq.protocol.wire.acl import UNIQUE_KEY_QUERY
+from pyromq.protocol.wire.bodies import MessageQueue, SubscriptionData
 from pyromq.protocol.wire.bodies_admin import QueryConsumeQueueResponseBody
 from pyromq.protocol.wire.bodies_consumer import ConsumeMessageDirectlyResult, DirectResult
 from pyromq.protocol.wire.codes import RequestCode, ResponseCode
+from pyromq.protocol.wire.header_codec import Header, header_class
 from pyromq.protocol.wire.headers import (
     QueryMessageRequestHeader,
     QueryMessageResponseHeader,
@@ -95,9 +98,22 @@ class QueueEntries:
 
     min_index: int
     max_index: int
-    subscription: str | None
+    #: The subscription of the group, if one was given that is online.
+    subscription: SubscriptionData | None
     filter_data: str | None
     entries: tuple[QueueEntry, ...]
+
+
+@header_class
+class _UniqueKeyQuery(Header):
+    """QUERY_MESSAGE with the field that marks a unique key; brokers have another limit then."""
+
+    topic: str
+    key: str
+    max_num: Int32
+    begin_timestamp: Int64
+    end_timestamp: Int64
+    is_unique: Annotated[bool, Wire(UNIQUE_KEY_QUERY)] = True
 
 
 class Messages(Area):
@@ -311,11 +327,10 @@ class Messages(Area):
         if not answer.body:
             raise NotFoundError(f"{broker}: {answer.remark or 'no such entry'}")
         body = read_body(QueryConsumeQueueResponseBody, broker, answer)
-        subscription = body.subscription_data
         return QueueEntries(
             body.min_queue_index,
             body.max_queue_index,
-            None if subscription is None else subscription.sub_string,
+            body.subscription_data,
             body.filter_data,
             tuple(
                 QueueEntry(
@@ -456,9 +471,8 @@ class Messages(Area):
         found: dict[str, MessageView] = {}
         seen: set[str] = set()
         while True:
-            header = QueryMessageRequestHeader(
-                topic, key, KEY_BATCH, begin, end, True if is_unique else None
-            )
+            kind = _UniqueKeyQuery if is_unique else QueryMessageRequestHeader
+            header = kind(topic, key, KEY_BATCH, begin, end)
             answer = await self._session.ask(
                 address, RequestCode.QUERY_MESSAGE, header, accept=(ResponseCode.QUERY_NOT_FOUND,)
             )

@@ -280,29 +280,34 @@ class Resender:
         ids = {each.physical_offset: each.offset_msg_id for each in messages}
         self._is_settled = False
 
-        async def post(copy: Copy) -> RefusedError | None:
+        refusals: list[RefusedError] = []
+
+        async def post(copy: Copy) -> None:
             async with room:
-                return await self._post(target, copy, ids)
+                await self._post(target, copy, ids, refusals)
 
         outcomes = await asyncio.gather(*map(post, requests), return_exceptions=True)
         for outcome in outcomes:
             if isinstance(outcome, BaseException):
                 raise outcome
         self._is_settled = True
-        return next((each for each in outcomes if isinstance(each, RefusedError)), None)
+        return refusals[0] if refusals else None
 
-    async def _post(self, target: _Target, copy: Copy, ids: dict[int, str]) -> RefusedError | None:
+    async def _post(
+        self, target: _Target, copy: Copy, ids: dict[int, str], refusals: list[RefusedError]
+    ) -> None:
+        """Send one request; adds the refusal of a broker that is busy to `refusals`."""
         try:
             await self._session.ask(
                 target.address, copy.code, copy.header, copy.body, accept=STATUS_BY_CODE
             )
+        except NotPermittedError:
+            raise
         except RefusedError as error:
-            if isinstance(error, NotPermittedError):
-                raise
             if error.code in _BUSY:
-                return error
+                refusals.append(error)
+                return
             for offset in copy.offsets:
                 self._tally.failures[ids[offset]] = str(error)
-            return None
-        target.sent.update(copy.offsets)
-        return None
+        else:
+            target.sent.update(copy.offsets)

@@ -11,10 +11,9 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Any, Final
 
-from pyromq.admin.errors import AdminError, UnknownTopicError
+from pyromq.admin.errors import AdminError
 from pyromq.admin.message_view import MessageView
 from pyromq.admin.session import AdminSession
-from pyromq.client.errors import ClientError
 from pyromq.client.message import Message
 from pyromq.client.producer.producer import Producer
 from pyromq.client.results import SendResult
@@ -71,12 +70,10 @@ async def check_latency(
     session: AdminSession, topic: str, amount: int, size: int
 ) -> AsyncIterator[SendLatency]:
     """Send `amount` messages of `size` bytes, one after the other."""
+    await session.route(topic)  # fails for an unknown one, which a producer would create
     message = Message(topic, b"a" * size)
     async with _producer(session, retries=0) as producer:
-        try:
-            queues = await producer.queues(topic)
-        except ClientError as error:
-            raise UnknownTopicError(topic, await session.topic_names()) from error
+        queues = await producer.queues(topic)
         for number in range(amount):
             queue = queues[number % len(queues)]
             problem = ""

@@ -91,7 +91,8 @@ async def _track(
     try:
         found = await Connections(session).find_consumers(group)
         if found is None:
-            return MessageTrack(group, TrackType.NOT_ONLINE)
+            problem = f"CODE:206 DESC:the consumer group[{group}] not online"
+            return MessageTrack(group, TrackType.NOT_ONLINE, problem)
         if found.consume_type is ConsumeType.CONSUME_ACTIVELY:
             return MessageTrack(group, TrackType.PULL)
         progress = await Groups(session).progress(group, message.topic)

@@ -18,7 +18,7 @@ _account_option = text_option(
 )
 
 
-@admin_command("getAclConfig")
+@admin_command("getAclConfig", examples=("-b 10.0.0.1:10911",))
 @target_options()
 async def get_acl_config(run: Run, broker: str | None, cluster: str | None) -> None:
     """Show the accounts of a broker, or of all masters of a cluster.
@@ -55,7 +55,7 @@ def _list(values: Sequence[str] | None) -> str | None:
     return None if values is None else f"[{', '.join(values)}]"
 
 
-@admin_command("clusterAclConfigVersion")
+@admin_command("clusterAclConfigVersion", examples=("-c DefaultCluster",))
 @target_options()
 async def cluster_acl_config_version(run: Run, broker: str | None, cluster: str | None) -> None:
     """Show the versions of the files of access control."""
@@ -88,7 +88,10 @@ async def cluster_acl_config_version(run: Run, broker: str | None, cluster: str 
     run.line(f"get {whose}'s plain access config version success.")
 
 
-@admin_command("updateAclConfig")
+@admin_command(
+    "updateAclConfig",
+    examples=("-c DefaultCluster -a shop-app -s shop-secret -t 'orders=PUB|SUB'",),
+)
 @target_options()
 @_account_option
 @text_option(
@@ -142,7 +145,7 @@ async def update_acl_config(
     run.line(str(changed))
 
 
-@admin_command("deleteAclConfig", destructive=True)
+@admin_command("deleteAclConfig", destructive=True, examples=("-c DefaultCluster -a shop-app",))
 @target_options()
 @_account_option
 async def delete_acl_config(
@@ -158,7 +161,9 @@ async def delete_acl_config(
     run.line(f"account's accesskey is:{account}")
 
 
-@admin_command("updateGlobalWhiteAddr", destructive=True)
+@admin_command(
+    "updateGlobalWhiteAddr", destructive=True, examples=("-b 10.0.0.1:10911 -g 10.0.1.*,10.0.2.7",)
+)
 @target_options()
 @text_option(
     "-g",

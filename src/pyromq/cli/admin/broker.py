@@ -2,36 +2,49 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 
 import click
 
+from pyromq.admin.cluster import RuntimeInfo
+from pyromq.admin.configuration import ServerSettings
 from pyromq.admin.maintenance import Cleaning
 from pyromq.cli.admin.options import flag_value_option, target_options, text_option
 from pyromq.cli.admin.output import second_text
-from pyromq.cli.admin.running import Run, admin_command
+from pyromq.cli.admin.running import Run, admin_command, showing_partial_results
 
 
-@admin_command("brokerStatus", watch=True)
+@admin_command(
+    "brokerStatus",
+    watch=True,
+    examples=(
+        "-b 10.0.0.1:10911",
+        "-c DefaultCluster --json",
+    ),
+)
 @target_options()
 async def broker_status(run: Run, broker: str | None, cluster: str | None) -> None:
     """Show the runtime figures of a broker, or of all brokers of a cluster."""
+
+    def show(runtimes: Sequence[RuntimeInfo]) -> None:
+        run.result(runtimes if broker is None else runtimes[0])
+        for each in runtimes:
+            if run.is_terminal:
+                run.line(each.address)
+                run.pairs(each.values)
+            else:
+                prefix = f"{each.address:<24} " if broker is None else ""
+                run.pairs(each.values, prefix + "{:<32}: {}")
+
     if broker is not None:
-        runtimes = [await run.admin.cluster.runtime(broker)]
-    else:
-        assert cluster is not None
-        runtimes = await run.admin.cluster.runtimes(cluster)
-    run.result(runtimes if broker is None else runtimes[0])
-    for each in runtimes:
-        if run.is_terminal:
-            run.line(each.address)
-            run.pairs(each.values)
-        else:
-            prefix = f"{each.address:<24} " if broker is None else ""
-            run.pairs(each.values, prefix + "{:<32}: {}")
+        show([await run.admin.cluster.runtime(broker)])
+        return
+    assert cluster is not None
+    with showing_partial_results(show):
+        show(await run.admin.cluster.runtimes(cluster))
 
 
-@admin_command("brokerConsumeStats", watch=True)
+@admin_command("brokerConsumeStats", watch=True, examples=("-b 10.0.0.1:10911 -l 1000",))
 @text_option(
     "-b",
     "--brokerAddr",
@@ -98,28 +111,41 @@ async def broker_consume_stats(
     run.line(f"Diff Total: {lags.total}")
 
 
-@admin_command("getBrokerConfig")
+@admin_command(
+    "getBrokerConfig",
+    examples=(
+        "-b 10.0.0.1:10911",
+        "-c DefaultCluster",
+    ),
+)
 @target_options()
 async def get_broker_config(run: Run, broker: str | None, cluster: str | None) -> None:
     """Show the settings of a broker, or of all brokers of a cluster."""
+
+    def show(found: Sequence[ServerSettings]) -> None:
+        run.result(found if broker is None else found[0])
+        for each in found:
+            run.line(f"============{_title(each, broker)}============")
+            run.pairs(each.settings)
+            run.line()
+
     if broker is not None:
-        found = [await run.admin.configuration.broker(broker)]
-    else:
-        assert cluster is not None
-        found = await run.admin.configuration.cluster(cluster)
-    run.result(found if broker is None else found[0])
-    for each in found:
-        if broker is not None:
-            run.line(f"============{each.address}============")
-        elif each.master is None:
-            run.line(f"============Master: {each.address}============")
-        else:
-            run.line(f"============My Master: {each.master}=====Slave: {each.address}============")
-        run.pairs(each.settings)
-        run.line()
+        show([await run.admin.configuration.broker(broker)])
+        return
+    assert cluster is not None
+    with showing_partial_results(show):
+        show(await run.admin.configuration.cluster(cluster))
 
 
-@admin_command("updateBrokerConfig")
+def _title(found: ServerSettings, broker: str | None) -> str:
+    if broker is not None:
+        return found.address
+    if found.master is None:
+        return f"Master: {found.address}"
+    return f"My Master: {found.master}=====Slave: {found.address}"
+
+
+@admin_command("updateBrokerConfig", examples=("-c DefaultCluster -k fileReservedTime -v 48",))
 @target_options()
 @text_option("-k", "--key", "key", "Change this setting.", metavar="KEY", required=True)
 @text_option("-v", "--value", "value", "Set this value.", metavar="VALUE", required=True)
@@ -159,7 +185,7 @@ async def _clean(
     run.line("success")
 
 
-@admin_command("cleanExpiredCQ", destructive=True)
+@admin_command("cleanExpiredCQ", destructive=True, examples=("-c DefaultCluster",))
 @_any_target
 async def clean_expired_cq(run: Run, broker: str | None, cluster: str | None) -> None:
     """Delete consume-queue files whose messages are gone. The default is every broker."""
@@ -167,7 +193,7 @@ async def clean_expired_cq(run: Run, broker: str | None, cluster: str | None) ->
     await _clean(run, "Delete expired consume-queue files", broker, cluster, clean)
 
 
-@admin_command("cleanUnusedTopic", destructive=True)
+@admin_command("cleanUnusedTopic", destructive=True, examples=("-b 10.0.0.1:10911",))
 @_any_target
 async def clean_unused_topic(run: Run, broker: str | None, cluster: str | None) -> None:
     """Delete the queues of topics that no longer exist. The default is every broker."""
@@ -175,7 +201,7 @@ async def clean_unused_topic(run: Run, broker: str | None, cluster: str | None) 
     await _clean(run, "Delete the queues of unused topics", broker, cluster, clean)
 
 
-@admin_command("deleteExpiredCommitLog", destructive=True)
+@admin_command("deleteExpiredCommitLog", destructive=True, examples=("-b 10.0.0.1:10911",))
 @_any_target
 async def delete_expired_commit_log(run: Run, broker: str | None, cluster: str | None) -> None:
     """Delete commit log files older than the retention time. The default is every broker."""
@@ -183,7 +209,7 @@ async def delete_expired_commit_log(run: Run, broker: str | None, cluster: str |
     await _clean(run, "Delete expired commit log files", broker, cluster, clean)
 
 
-@admin_command("sendMsgStatus")
+@admin_command("sendMsgStatus", examples=("-b broker-a -c 10",))
 @text_option(
     "-b", "--brokerName", "broker_name", "Send to this broker.", metavar="NAME", required=True
 )
@@ -206,18 +232,19 @@ async def delete_expired_commit_log(run: Run, broker: str | None, cluster: str |
 )
 async def send_msg_status(run: Run, broker_name: str, size: int, count: int) -> None:
     """Send test messages to a broker and show how long each one takes."""
-    results = await run.admin.cluster.probe(broker_name, count, size)
-    run.result(results)
-    for each in results:
+    results = []
+    async for each in run.admin.cluster.probe(broker_name, count, size):
+        results.append(each)
         run.line(
             f"rt={each.milliseconds}ms, SendResult=SendResult [sendStatus={each.status}, "
             f"msgId={each.message_id}, offsetMsgId={each.offset_message_id}, "
             f"messageQueue=MessageQueue [topic={broker_name}, brokerName={each.broker_name}, "
             f"queueId={each.queue_id}], queueOffset={each.queue_offset}]"
         )
+    run.result(results)
 
 
-@admin_command("producer", watch=True)
+@admin_command("producer", watch=True, examples=("-b 10.0.0.1:10911",))
 @text_option(
     "-b", "--broker", "broker", "Ask the broker at this address.", metavar="ADDRESS", required=True
 )

@@ -18,7 +18,14 @@ from pyromq.cli.admin.running import Run, admin_command
 _CHINA: Final = timezone(timedelta(hours=8))
 
 
-@admin_command("clusterList", watch=True)
+@admin_command(
+    "clusterList",
+    watch=True,
+    examples=(
+        "",
+        "-m --json",
+    ),
+)
 @click.option("-m", "--moreStats", "more", is_flag=True, help="Show the messages of two days.")
 @click.option(
     "-i",
@@ -28,13 +35,7 @@ _CHINA: Final = timezone(timedelta(hours=8))
     help="Repeat at this interval until interrupted.",
 )
 async def cluster_list(run: Run, more: bool, interval: int | None) -> None:
-    """List the brokers of all clusters with their figures.
-
-    \b
-    Examples
-        pyromq admin clusterList
-        pyromq admin clusterList -m --json
-    """
+    """List the brokers of all clusters with their figures."""
     while True:
         brokers = await run.admin.cluster.overview()
         run.result(brokers)
@@ -92,7 +93,7 @@ def _show_rates(run: Run, brokers: Sequence[BrokerOverview]) -> None:
     )
 
 
-@admin_command("clusterRT")
+@admin_command("clusterRT", examples=("-a 100 -s 1024 --rounds 1",))
 @click.option(
     "-a",
     "--amount",
@@ -174,7 +175,7 @@ def _log_times(run: Run, room: str, times: Sequence[SendTimes]) -> None:
         run.line(f"{now:%Y-%m-%d %H:%M:%S}|{room}|{each.cluster}|{each.broker_name}|{average}")
 
 
-@admin_command("haStatus", watch=True)
+@admin_command("haStatus", watch=True, examples=("--watch 5",))
 @text_option("-c", "--clusterName", "cluster", "Show this cluster instead of all.", metavar="NAME")
 async def ha_status(run: Run, cluster: str | None) -> None:
     """Show masters and replicas, and how far replicas are behind. mqadmin has no such command.
@@ -234,7 +235,7 @@ async def ha_status(run: Run, cluster: str | None) -> None:
     )
 
 
-@admin_command("raftStatus", watch=True)
+@admin_command("raftStatus", watch=True, examples=("-b broker-a",))
 @text_option("-b", "--brokerName", "broker_name", "Show this broker's group.", metavar="NAME")
 async def raft_status(run: Run, broker_name: str | None) -> None:
     """Show the nodes of raft groups. mqadmin has no such command.

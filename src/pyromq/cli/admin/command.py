@@ -233,13 +233,6 @@ def admin() -> None:
     columns, and --json prints one JSON value. The exit code is 0 if the work was done, 1 if it
     failed, 2 for a wrong command line, 3 if something does not exist, 4 if a server does not
     answer, and 5 if it refuses the account.
-
-    \b
-    Examples
-        pyromq admin clusterList -n 10.0.0.1:9876
-        pyromq admin updateTopic -c DefaultCluster -t orders -r 8 -w 8
-        pyromq admin topicStatus -t orders --json
-        pyromq admin help updateTopic
     """
 
 

@@ -383,7 +383,7 @@ def _show_status(run: Run, status: GroupStatus) -> None:
     type=click.FloatRange(0.1),
     default=60.0,
     show_default=True,
-    help="Examine the cluster every so many seconds.",
+    help="Examine the cluster at this interval, in seconds.",
 )
 @click.option("--rounds", type=click.IntRange(1), help="End after this many rounds.")
 async def start_monitoring(run: Run, interval: float, rounds: int | None) -> None:

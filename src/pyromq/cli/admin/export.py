@@ -22,7 +22,7 @@ _folder_option = text_option(
 )
 
 
-@admin_command("exportConfigs")
+@admin_command("exportConfigs", examples=("-c DefaultCluster -f /var/backups",))
 @_cluster_option
 @_folder_option
 async def export_configs(run: Run, cluster: str, folder: str) -> None:
@@ -30,7 +30,13 @@ async def export_configs(run: Run, cluster: str, folder: str) -> None:
     _write(run, await run.admin.export.configs(cluster), folder)
 
 
-@admin_command("exportMetadata")
+@admin_command(
+    "exportMetadata",
+    examples=(
+        "-c DefaultCluster -f /var/backups",
+        "-b 10.0.0.1:10911 -t -f /var/backups",
+    ),
+)
 @target_options()
 @_folder_option
 @click.option("-t", "--topic", "topics", is_flag=True, help="Export topics only.")
@@ -71,7 +77,7 @@ async def export_metadata(
     _write(run, export, folder)
 
 
-@admin_command("exportMetrics")
+@admin_command("exportMetrics", examples=("-c DefaultCluster -f /var/backups",))
 @_cluster_option
 @_folder_option
 async def export_metrics(run: Run, cluster: str, folder: str) -> None:

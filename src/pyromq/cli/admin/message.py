@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 import click
 import orjson
@@ -406,8 +406,7 @@ async def query_cq(
     run.result(found)
     line = "=" * 38
     if found.subscription is not None:
-        text = orjson.dumps(found.subscription, option=orjson.OPT_INDENT_2).decode()
-        run.line(f"Subscription data: \n{text}\n{line}")
+        run.line(f"Subscription data: \n{_indented(found.subscription.to_value())}\n{line}")
     if found.filter_data is not None:
         run.line(f"Filter data: \n{found.filter_data}\n{line}")
     run.line(f"Queue data: \nmax: {found.max_index}, min: {found.min_index}\n{line}")
@@ -431,6 +430,12 @@ def _direct_text(result: DirectConsumption) -> str:
         f"autoCommit={cell(result.auto_commit)}, consumeResult={result.result.name}, "
         f"remark={_or_null(result.remark)}, spentTimeMills={result.spent_ms}]"
     )
+
+
+def _indented(values: dict[str, Any]) -> str:
+    """Return an object as Java's JSON library indents it."""
+    fields = (f'\t"{name}":{orjson.dumps(value).decode()}' for name, value in values.items())
+    return "{\n" + ",\n".join(fields) + "\n}"
 
 
 def _or_null(text: str | None) -> str:

@@ -17,7 +17,7 @@ _value_option = text_option(
 )
 
 
-@admin_command("getNamesrvConfig")
+@admin_command("getNamesrvConfig", examples=("-n '10.0.0.1:9876;10.0.0.2:9876'",))
 async def get_namesrv_config(run: Run) -> None:
     """Show the settings of the NameServers."""
     found = await run.admin.configuration.name_servers()
@@ -27,7 +27,7 @@ async def get_namesrv_config(run: Run) -> None:
         run.pairs(each.settings)
 
 
-@admin_command("updateNamesrvConfig")
+@admin_command("updateNamesrvConfig", examples=("-k maxTopics -v 100000",))
 @_key_option
 @_value_option
 async def update_namesrv_config(run: Run, key: str, value: str) -> None:
@@ -38,7 +38,7 @@ async def update_namesrv_config(run: Run, key: str, value: str) -> None:
     run.line(f"{key} : {value}")
 
 
-@admin_command("updateKvConfig")
+@admin_command("updateKvConfig", examples=("-s myapp -k colour -v blue",))
 @_namespace_option
 @_key_option
 @_value_option
@@ -49,7 +49,7 @@ async def update_kv_config(run: Run, namespace: str, key: str, value: str) -> No
     run.line("create or update kv config to namespace success.")
 
 
-@admin_command("deleteKvConfig", destructive=True)
+@admin_command("deleteKvConfig", destructive=True, examples=("-s myapp -k colour",))
 @_namespace_option
 @_key_option
 async def delete_kv_config(run: Run, namespace: str, key: str) -> None:
@@ -61,7 +61,7 @@ async def delete_kv_config(run: Run, namespace: str, key: str) -> None:
     run.line("delete kv config from namespace success.")
 
 
-@admin_command("getKvConfig")
+@admin_command("getKvConfig", examples=("-s ORDER_TOPIC_CONFIG",))
 @_namespace_option
 @text_option("-k", "--key", "key", "Show this key instead of all.", metavar="KEY")
 async def get_kv_config(run: Run, namespace: str, key: str | None) -> None:
@@ -74,7 +74,7 @@ async def get_kv_config(run: Run, namespace: str, key: str | None) -> None:
     run.pairs(values)
 
 
-@admin_command("wipeWritePerm", destructive=True)
+@admin_command("wipeWritePerm", destructive=True, examples=("-b broker-a",))
 @_broker_option
 async def wipe_write_perm(run: Run, broker_name: str) -> None:
     """Take write permission from a broker, so that producers stop using it.
@@ -93,7 +93,7 @@ async def wipe_write_perm(run: Run, broker_name: str) -> None:
         )
 
 
-@admin_command("addWritePerm")
+@admin_command("addWritePerm", examples=("-b broker-a",))
 @_broker_option
 async def add_write_perm(run: Run, broker_name: str) -> None:
     """Give write permission back to a broker after wipeWritePerm."""

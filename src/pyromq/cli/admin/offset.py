@@ -138,7 +138,7 @@ async def set_offset(
     The group must be offline, because connected members overwrite offsets within seconds.
 
     \b
-    Example
+    Examples
         pyromq admin setOffset -g billing -t orders -o broker-a:0=1200 -o broker-a:1=1180
     """
     wanted = dict(map(_queue_offset, offsets))

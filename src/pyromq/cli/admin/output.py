@@ -75,19 +75,24 @@ class Output:
 def _print_rich(
     columns: Sequence[str], rows: Iterable[Sequence[str]], numbers: frozenset[str]
 ) -> None:
+    from rich import box
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
-    table = Table()
-    for title in columns:
+    rows = list(rows)
+    # A terminal is narrow: columns without any content only take room.
+    shown = [index for index in range(len(columns)) if not rows or any(row[index] for row in rows)]
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for index in shown:
+        is_number = columns[index] in numbers
         table.add_column(
-            title.lstrip("#"),
-            justify="right" if title in numbers else "left",
+            columns[index].lstrip("#"),
+            justify="right" if is_number else "left",
             overflow="fold",
         )
     for row in rows:
-        table.add_row(*map(Text, row))
+        table.add_row(*(Text(row[index]) for index in shown))
     Console(highlight=False).print(table)
 
 

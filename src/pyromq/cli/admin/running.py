@@ -18,9 +18,11 @@ script for mqadmin must not hang: only a person at a terminal is asked for confi
 from __future__ import annotations
 
 import asyncio
+import inspect
 import os
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
@@ -28,6 +30,7 @@ import click
 
 from pyromq.admin.admin import Admin
 from pyromq.admin.errors import (
+    AdminError,
     NotFoundError,
     NotPermittedError,
     PartialFailureError,
@@ -41,6 +44,7 @@ from pyromq.base.command_options import (
     secret_key_option,
     security_token_option,
 )
+from pyromq.base.progress import count_progress
 from pyromq.cli.admin.output import Output
 from pyromq.client.errors import OptionError
 from pyromq.protocol.errors import RocketMQError
@@ -53,6 +57,8 @@ EXIT_CODES: Final[tuple[tuple[type[Exception], int], ...]] = (
     (UnreachableError, 4),
     (NotPermittedError, 5),
 )
+#: The exit code of a process that SIGINT ended, as shells count.
+_INTERRUPTED: Final = 130
 #: mqadmin's file with the account of the tools, below ROCKETMQ_HOME.
 _TOOLS_FILE: Final = Path("conf/tools.yml")
 _MAX_TOOLS_FILE: Final = 64 * 1024
@@ -105,6 +111,13 @@ class Run(Output):
         self.dry_run = dry_run
         self._yes = yes
 
+    @contextmanager
+    def counting(self, what: str) -> Iterator[Callable[[int, int], None]]:
+        """Show a progress bar on a terminal's stderr; yields a function of done and total."""
+        with count_progress(is_transient=True) as bar:
+            task = bar.add_task(what, total=None)
+            yield lambda done, total: bar.update(task, completed=done, total=total)
+
     def confirmed(self, change: str) -> bool:
         """Return whether to make a change; `change` is an imperative: "Delete topic x".
 
@@ -115,9 +128,19 @@ class Run(Output):
             self.result({"dry_run": True, "change": change})
             self.line(f"dry run, nothing is changed: {change}")
             return False
-        if not self._yes and sys.stdin.isatty() and sys.stderr.isatty():
+        if not self._yes and _is_at_terminal():
             click.confirm(f"{change}?", abort=True, err=True)
         return True
+
+
+@contextmanager
+def showing_partial_results(show: Callable[[Sequence[Any]], None]) -> Iterator[None]:
+    """Show the results of the servers that answered before the error about the others ends it."""
+    try:
+        yield
+    except PartialFailureError as error:
+        show(error.results)
+        raise
 
 
 class AdminCommand(click.Command):
@@ -134,9 +157,12 @@ class AdminCommand(click.Command):
 
 
 def admin_command(
-    name: str, *, watch: bool = False, destructive: bool = False
+    name: str, *, watch: bool = False, destructive: bool = False, examples: Sequence[str] = ()
 ) -> Callable[[Callable[..., Awaitable[None]]], click.Command]:
-    """Return a decorator that makes a command; its docstring is the help text."""
+    """Return a decorator that makes a command; its docstring is the help text.
+
+    Each of `examples` is the part of a command line after the command's name.
+    """
 
     def decorate(function: Callable[..., Awaitable[None]]) -> click.Command:
         def command(
@@ -165,22 +191,29 @@ def admin_command(
                     tls=tls,
                 ) as admin:
                     of_run = Run(admin, as_json=as_json, yes=yes, dry_run=dry_run)
-                    while True:
-                        await function(of_run, **options)
-                        if watch is None:
-                            return
+                    await function(of_run, **options)
+                    while watch is not None:
                         await asyncio.sleep(watch)
                         if of_run.is_terminal:
                             click.clear()
+                        try:
+                            await function(of_run, **options)
+                        except AdminError as error:
+                            # A server may be restarting: a watch lasts until it is interrupted.
+                            of_run.note(f"Error: {error}")
 
             try:
                 asyncio.run(run())
             except OptionError as error:
                 raise click.UsageError(str(error)) from error
+            except BrokenPipeError:
+                raise  # the reader of the output has enough; click ends the process
             except (RocketMQError, OSError) as error:
                 _fail(error)
+            except KeyboardInterrupt:
+                raise SystemExit(_INTERRUPTED) from None
 
-        command.__doc__ = function.__doc__
+        command.__doc__ = inspect.cleandoc(function.__doc__ or "") + _examples(name, examples)
         # The command's own options first, in the order of their decorators.
         own = list(getattr(function, "__click_params__", []))
         common: list[OptionDecorator] = [
@@ -202,6 +235,13 @@ def admin_command(
     return decorate
 
 
+def _examples(name: str, examples: Sequence[str]) -> str:
+    if not examples:
+        return ""
+    lines = [f"    pyromq admin {name} {words}".rstrip() for words in examples]
+    return "\n\n\b\nExamples\n" + "\n".join(lines)
+
+
 def exit_code(error: Exception) -> int:
     """Return the exit code for a failure."""
     if isinstance(error, PartialFailureError):
@@ -213,6 +253,10 @@ def exit_code(error: Exception) -> int:
 def _fail(error: Exception) -> NoReturn:
     click.echo(f"Error: {error}", err=True)
     raise SystemExit(exit_code(error)) from error
+
+
+def _is_at_terminal() -> bool:
+    return sys.stdin.isatty() and sys.stderr.isatty()
 
 
 def _tools_account() -> tuple[str, str, str]:

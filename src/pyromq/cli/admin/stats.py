@@ -8,7 +8,14 @@ from pyromq.cli.admin.options import text_option, topic_option
 from pyromq.cli.admin.running import Run, admin_command
 
 
-@admin_command("statsAll", watch=True)
+@admin_command(
+    "statsAll",
+    watch=True,
+    examples=(
+        "-a --watch 10",
+        "-t orders --json",
+    ),
+)
 @click.option(
     "-a",
     "--activeTopic",
@@ -18,14 +25,11 @@ from pyromq.cli.admin.running import Run, admin_command
 )
 @topic_option("Show this topic instead of all.", required=False)
 async def stats_all(run: Run, active: bool, topic: str | None) -> None:
-    """Show rates and counts of topics and of the groups that consume them.
-
-    \b
-    Examples
-        pyromq admin statsAll -a --watch 10
-        pyromq admin statsAll -t orders --json
-    """
-    rows = await run.admin.statistics.topics(topic or None, active_only=active)
+    """Show rates and counts of topics and of the groups that consume them."""
+    with run.counting("reading topics") as count:
+        rows = await run.admin.statistics.topics(
+            topic or None, active_only=active, on_progress=count
+        )
     run.result(rows)
     numbers = ("#Accumulation", "#InTPS", "#OutTPS", "#InMsg24Hour", "#OutMsg24Hour")
     run.table(
@@ -46,7 +50,9 @@ async def stats_all(run: Run, active: bool, topic: str | None) -> None:
     )
 
 
-@admin_command("brokerStats", watch=True)
+@admin_command(
+    "brokerStats", watch=True, examples=("-b 10.0.0.1:10911 -s TOPIC_PUT_NUMS -k orders",)
+)
 @text_option(
     "-b",
     "--brokerAddr",

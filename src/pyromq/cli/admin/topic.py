@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 import click
 import orjson
 
 from pyromq.admin.configuration import ORDER_NAMESPACE
-from pyromq.admin.topics import TopicConfiguration, TopicRoute
+from pyromq.admin.topics import QueueStatus, TopicConfiguration, TopicRoute
 from pyromq.cli.admin.options import (
     flag_value_option,
     target_options,
@@ -17,7 +17,7 @@ from pyromq.cli.admin.options import (
     topic_option,
 )
 from pyromq.cli.admin.output import cell, time_text
-from pyromq.cli.admin.running import Run, admin_command
+from pyromq.cli.admin.running import Run, admin_command, showing_partial_results
 from pyromq.protocol.message.sysflag import is_readable, is_writable
 
 #: A permission of a topic.
@@ -28,24 +28,26 @@ _INHERITED: Final = 1
 _RULER: Final = "-" * 158
 
 
-@admin_command("topicList", watch=True)
+@admin_command(
+    "topicList",
+    watch=True,
+    examples=(
+        "",
+        "-c --json",
+    ),
+)
 @click.option(
     "-c", "--clusterModel", "cluster_model", is_flag=True, help="Show clusters and groups, too."
 )
 async def topic_list(run: Run, cluster_model: bool) -> None:
-    """List the topics that a NameServer knows.
-
-    \b
-    Examples
-        pyromq admin topicList
-        pyromq admin topicList -c --json
-    """
+    """List the topics that a NameServer knows."""
     if not cluster_model:
         names = await run.admin.topics.names()
         run.result(names)
         run.table(("Topic",), [(name,) for name in names], header=False)
         return
-    topics = await run.admin.topics.overview()
+    with run.counting("reading topics") as count:
+        topics = await run.admin.topics.overview(count)
     run.result(topics)
     run.table(
         ("#Cluster Name", "#Topic", "#Consumer Group"),
@@ -53,7 +55,14 @@ async def topic_list(run: Run, cluster_model: bool) -> None:
     )
 
 
-@admin_command("topicRoute", watch=True)
+@admin_command(
+    "topicRoute",
+    watch=True,
+    examples=(
+        "-t orders",
+        "-t orders -l",
+    ),
+)
 @topic_option("Show the route of this topic.")
 @click.option("-l", "--list", "as_list", is_flag=True, help="Show a table instead of JSON.")
 async def topic_route(run: Run, topic: str, as_list: bool) -> None:
@@ -120,34 +129,33 @@ def _java_map(values: Mapping[int, str]) -> str:
     return "{" + ", ".join(f"{key}={value}" for key, value in values.items()) + "}"
 
 
-@admin_command("topicStatus", watch=True)
+@admin_command("topicStatus", watch=True, examples=("-t orders --watch 5",))
 @topic_option("Show the queues of this topic.")
 async def topic_status(run: Run, topic: str) -> None:
-    """Show the offsets of a topic's queues.
+    """Show the offsets of a topic's queues."""
 
-    \b
-    Examples
-        pyromq admin topicStatus -t orders --watch 5
-    """
-    queues = await run.admin.topics.status(topic)
-    run.result(queues)
-    run.table(
-        ("#Broker Name", "#QID", "#Min Offset", "#Max Offset", "#Last Updated"),
-        [
-            (
-                each.queue.broker_name,
-                each.queue.queue_id,
-                each.min_offset,
-                each.max_offset,
-                time_text(each.last_updated) if each.last_updated > 0 else "",
-            )
-            for each in queues
-        ],
-        numbers=("#QID", "#Min Offset", "#Max Offset"),
-    )
+    def show(queues: Sequence[QueueStatus]) -> None:
+        run.result(queues)
+        run.table(
+            ("#Broker Name", "#QID", "#Min Offset", "#Max Offset", "#Last Updated"),
+            [
+                (
+                    each.queue.broker_name,
+                    each.queue.queue_id,
+                    each.min_offset,
+                    each.max_offset,
+                    time_text(each.last_updated) if each.last_updated > 0 else "",
+                )
+                for each in queues
+            ],
+            numbers=("#QID", "#Min Offset", "#Max Offset"),
+        )
+
+    with showing_partial_results(show):
+        show(await run.admin.topics.status(topic))
 
 
-@admin_command("topicClusterList")
+@admin_command("topicClusterList", examples=("-t orders",))
 @topic_option("Show the clusters of this topic.")
 async def topic_cluster_list(run: Run, topic: str) -> None:
     """Show the clusters that serve a topic."""
@@ -156,7 +164,7 @@ async def topic_cluster_list(run: Run, topic: str) -> None:
     run.table(("Cluster",), [(name,) for name in names], header=False)
 
 
-@admin_command("getTopicConfig")
+@admin_command("getTopicConfig", examples=("-t orders --json",))
 @topic_option("Show the configuration of this topic.")
 @click.option(
     "-b",
@@ -192,7 +200,7 @@ async def get_topic_config(run: Run, topic: str, broker: str | None) -> None:
     )
 
 
-@admin_command("allocateMQ")
+@admin_command("allocateMQ", examples=("-t orders -i 10.0.0.1,10.0.0.2",))
 @topic_option("Allocate the queues of this topic.")
 @text_option(
     "-i", "--ipList", "clients", "Allocate to these clients, separated by commas.", required=True
@@ -222,7 +230,13 @@ async def allocate_mq(run: Run, topic: str, clients: str) -> None:
     run.line(orjson.dumps({"result": result}).decode())
 
 
-@admin_command("updateTopic")
+@admin_command(
+    "updateTopic",
+    examples=(
+        "-c DefaultCluster -t orders -r 8 -w 8",
+        "-b 10.0.0.1:10911 -t orders -p 4",
+    ),
+)
 @target_options()
 @topic_option("Create or change this topic.")
 @click.option(
@@ -285,11 +299,6 @@ async def update_topic(
 
     With -o true the order configuration at the NameServers is written, too. As in mqadmin, options
     that are not given set their defaults.
-
-    \b
-    Examples
-        pyromq admin updateTopic -c DefaultCluster -t orders -r 8 -w 8
-        pyromq admin updateTopic -b 10.0.0.1:10911 -t orders -p 4
     """
     configuration = TopicConfiguration(
         topic, read_queues, write_queues, permission, order, unit, unit_subscription
@@ -304,7 +313,7 @@ async def update_topic(
     run.line(_config_text(configuration))
 
 
-@admin_command("updateTopicPerm")
+@admin_command("updateTopicPerm", examples=("-c DefaultCluster -t orders -p 4",))
 @target_options()
 @topic_option("Change the permission of this topic.")
 @click.option(
@@ -334,7 +343,7 @@ async def update_topic_perm(
             run.line(f"{_config_text(change.configuration)}.")
 
 
-@admin_command("deleteTopic", destructive=True)
+@admin_command("deleteTopic", destructive=True, examples=("-c DefaultCluster -t orders --dry-run",))
 @topic_option("Delete this topic.")
 @text_option(
     "-c", "--clusterName", "cluster", "Delete it from this cluster.", metavar="NAME", required=True
@@ -352,7 +361,14 @@ async def delete_topic(run: Run, topic: str, cluster: str) -> None:
     run.line(f"delete topic [{topic}] from NameServer success.")
 
 
-@admin_command("updateOrderConf", destructive=True)
+@admin_command(
+    "updateOrderConf",
+    destructive=True,
+    examples=(
+        "-t orders -m put -v 'broker-a:4;broker-b:4'",
+        "-t orders -m get",
+    ),
+)
 @topic_option("Read or change the order configuration of this topic.")
 @text_option("-v", "--orderConf", "order", "Set this: broker:queues[;broker:queues].")
 @click.option(

@@ -13,7 +13,6 @@ from __future__ import annotations
 from typing import Annotated
 
 from pyromq.protocol.java.wire_types import Int32, Int64, Wire
-from pyromq.protocol.wire.acl import UNIQUE_KEY_QUERY
 from pyromq.protocol.wire.header_codec import Header as Header
 from pyromq.protocol.wire.header_codec import HeaderError as HeaderError
 from pyromq.protocol.wire.header_codec import header_class
@@ -303,8 +302,6 @@ class QueryMessageRequestHeader(Header):
     max_num: Int32
     begin_timestamp: Int64
     end_timestamp: Int64
-    #: Whether the key is the unique key of one message: the broker applies its own limit then.
-    unique_key_query: Annotated[bool | None, Wire(UNIQUE_KEY_QUERY)] = None
 
 
 @header_class
