@@ -137,8 +137,13 @@ SECTIONS = (
         "Hooks",
         ("hooks",),
         (
+            "PublishHook",
+            "Publishing",
+            "PublishOperation",
             "SendHook",
             "Sending",
+            "ReceiveHook",
+            "Receiving",
             "ConsumeHook",
             "Consuming",
             "TransactionHook",
