@@ -33,8 +33,8 @@ run: $(RUNTIME) $(KERNEL)
 
 check: lint test
 
-# One pytest worker per core; the tests of a file share servers and stay on one worker. On the
-# first run, two processes compile all tests, so that not every worker does it.
+# More pytest workers than cores (tests/conftest.py); the tests of a file share servers and stay on
+# one worker. On the first run, two processes compile all tests, so that not every worker does it.
 COLLECT := $(BIN)/python -m pytest --collect-only --quiet
 test: $(DEVELOPMENT) $(KERNEL)
 	@$(BIN)/pyromq --version

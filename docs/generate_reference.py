@@ -149,8 +149,13 @@ SECTIONS = (
         "Hooks",
         ("hooks",),
         (
+            "PublishHook",
+            "Publishing",
+            "PublishOperation",
             "SendHook",
             "Sending",
+            "ReceiveHook",
+            "Receiving",
             "ConsumeHook",
             "Consuming",
             "TransactionHook",

@@ -1,7 +1,8 @@
 """Fuzz every module of the compiled kernel: checked build against fast build against Python code.
 
 Twenty seconds of CPU time for all modules together in `make test`, which is what a minute was on a
-machine with other work; ten million inputs each in `make soak`, which also runs the sanitizers. The targets are in `tests/fuzz/kernel`.
+machine with other work; ten million inputs each in `make soak`, which also runs the sanitizers. The
+targets are in `tests/fuzz/kernel`.
 """
 
 from __future__ import annotations

@@ -72,6 +72,9 @@ _START_ATTEMPTS = 3
 #: With fewer ports below those that the system gives away, any will do.
 _LEAST_PORTS = 15_000
 _REGISTRATION_POLL_SECONDS = 0.05
+#: Files named like the ports that tests of this machine are about to use.
+_RESERVED_PORTS = Path(tempfile.gettempdir(), f"pyromq-test-ports-{os.getuid()}")
+_RESERVED_SECONDS = 300.0
 
 
 class ApacheRocketMQError(RuntimeError):
@@ -427,14 +430,33 @@ def free_port(*neighbours: int) -> int:
     """Return a TCP port that is free now, as are its neighbours at the given distances.
 
     It is none that the system gives to whoever asks for any: until Java has it, seconds pass.
+    Other processes that call this do not get it meanwhile, either.
     """
     first = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
     ports = range(10_000, first - 10) if first > _LEAST_PORTS else range(20_000, 60_000)
     for _ in range(200):
         port = random.choice(ports)
-        if all(_bindable(port + distance) for distance in (0, *neighbours)):
+        wanted = [port + distance for distance in (0, *neighbours)]
+        if all(_bindable(each) and _reserve(each) for each in wanted):
             return port
     raise ApacheRocketMQError("found no free port with free neighbours in 200 tries")
+
+
+def _reserve(port: int) -> bool:
+    """Reserve a port for some minutes, for all processes of this machine; False if it is taken."""
+    file = _RESERVED_PORTS / str(port)
+    _RESERVED_PORTS.mkdir(exist_ok=True)
+    try:
+        if time.time() - file.stat().st_mtime < _RESERVED_SECONDS:
+            return False
+        file.unlink()
+    except FileNotFoundError:
+        pass
+    try:
+        file.open("x").close()
+    except FileExistsError:
+        return False
+    return True
 
 
 def _bindable(port: int) -> bool:

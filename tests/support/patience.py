@@ -28,9 +28,15 @@ PATIENT_PROPERTIES = {
 }
 
 
+#: Pauses between checks of a condition. Many conditions ask a server, and a test that waits for
+#: seconds would keep a core busy: pauses grow.
+_FIRST_PAUSE, _LONGEST_PAUSE, _GROWTH = 0.002, 0.02, 1.1
+
+
 async def until(condition: Callable[[], Any | Awaitable[Any]]) -> None:
     """Wait for a condition, which may be a coroutine function."""
     deadline = time.monotonic() + DEADLINE
+    pause = _FIRST_PAUSE
     while True:
         found = condition()
         if inspect.isawaitable(found):
@@ -38,15 +44,18 @@ async def until(condition: Callable[[], Any | Awaitable[Any]]) -> None:
         if found:
             return
         _check(deadline, condition)
-        await asyncio.sleep(0.002)
+        await asyncio.sleep(pause)
+        pause = min(_LONGEST_PAUSE, pause * _GROWTH)
 
 
 def wait_until(condition: Callable[[], object]) -> None:
     """Wait for a condition that another thread or process brings about."""
     deadline = time.monotonic() + DEADLINE
+    pause = _FIRST_PAUSE
     while not condition():
         _check(deadline, condition)
-        time.sleep(0.002)
+        time.sleep(pause)
+        pause = min(_LONGEST_PAUSE, pause * _GROWTH)
 
 
 def _check(deadline: float, condition: Callable[[], object]) -> None:

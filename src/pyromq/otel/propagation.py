@@ -59,7 +59,8 @@ def with_context(message: Message, context: Context) -> Message:
 def context_of(message: ReceivedMessage | Message) -> Context:
     """Return the context that a message carries, with its baggage; an empty one if it has none."""
     try:
-        return propagate.extract(message.properties, Context(), _GETTER)
+        properties = message.properties
+        return propagate.extract(properties, Context(), _GETTER) if properties else Context()
     except Exception:
         logger.exception("the trace context of %r cannot be read", message)
         return Context()
