@@ -92,7 +92,8 @@ class Cluster:
         self.namesrv_address = ""
         #: What clients need to use the cluster: TLS, and keys.
         self.options: ClientOptions = {}
-        self._operator: tuple[str | None, str | None] = (None, None)
+        #: The keys of an administrator, empty without access control.
+        self.operator_keys = ("", "")
         self._namesrv_settings: dict[str, str] = {}
 
     def __enter__(self) -> Self:
@@ -134,7 +135,7 @@ class Cluster:
     def _turn_access_control_on(self) -> None:
         home = self._scratch / "home"
         write_accounts(home, _ACCOUNTS)
-        self._operator = _OPERATOR
+        self.operator_keys = _OPERATOR
         self.options |= _CLIENTS
         shared = {"aclEnable": "true", "rocketmqHome": str(home)}
         self._namesrv_settings |= shared
@@ -236,7 +237,7 @@ class Cluster:
         """A client that may do everything."""
         return RemotingClient(
             tls=client_tls(self.options.get("tls", False)),
-            before_request=acl.signer(*self._operator),
+            before_request=acl.signer(*self.operator_keys),
         )
 
     async def _create_topic(self, topic: str, queues: int) -> None:
