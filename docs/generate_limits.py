@@ -308,6 +308,7 @@ _OPERATOR = "for an operator's own input"
 #: Constants that no peer meets as a limit, with the reason.
 INTERNAL = {
     "base.watchdog.MAX_DUMPS": _OWN,
+    "broker.services.upkeep.protection._MAX_REPORTED": _OWN,
     "base.log_levels._MAX_NAMES": _OPERATOR,
     "base.address_server._MAX_ANSWER": "an address server is the operator's",
     "broker.metrics.storage._MAX_SAMPLES": _WORK,

@@ -25,7 +25,6 @@ _NO_NETTY = "it tunes Netty, which this server does not use"
 _NO_SEMAPHORES = "requests that the server itself sends are not counted by a semaphore"
 _OWN_CONNECTIONS = "buffers and idle time of connections to NameServers are fixed"
 _DEAD = "RocketMQ 4.9.7 does not use it either"
-_COMMERCIAL = "commercial statistics are not collected"
 _LOGGING = "logging is configured on the command line (--log-dir) and by logLevel"
 _NO_PUT_LOCK = "one thread appends to the log; there is no put lock"
 _LIGHT_QUEUES = "light message queues are not supported, so their consumers would get nothing"
@@ -90,18 +89,18 @@ BROKER: Table = {
     ),
     **_ignored(_LOGGING, isolateLogEnable="false"),
     **_ignored(
-        _COMMERCIAL,
+        "RocketMQ counts with it for hooks of its own only (COMMERCIAL_... statistics)",
         commercialBaseCount="1",
-        commercialBigCount="1",
-        commercialEnable="true",
-        commercialTimerCount="1",
-        commercialTransCount="1",
     ),
     **_ignored("statistics per queue are always kept", enableDetailStat="true"),
     **_ignored("pulled messages are always copied to memory first", transferMsgByHeap="true"),
     **_ignored(
         _DEAD,
         channelNotActiveInterval="60000",
+        commercialBigCount="1",
+        commercialEnable="true",
+        commercialTimerCount="1",
+        commercialTransCount="1",
         flushConsumerOffsetHistoryInterval="60000",
         highSpeedMode="false",
         maxDelayTime="40",

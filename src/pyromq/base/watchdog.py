@@ -58,6 +58,8 @@ class LoopWatchdog:
         self._limit = limit
         self._strict = strict
         self._stop = threading.Event()
+        #: The sign of life that the thread waits for.
+        self._answered = threading.Event()
         self._thread: threading.Thread | None = None
         self._last_dump = float("-inf")
 
@@ -71,6 +73,7 @@ class LoopWatchdog:
     def stop(self) -> None:
         """End the thread."""
         self._stop.set()
+        self._answered.set()  # the caller may be the loop that should answer
         if self._thread is not None:
             self._thread.join()
             self._thread = None
@@ -80,7 +83,7 @@ class LoopWatchdog:
             limit = self._limit()
             if limit <= 0:
                 continue
-            answered = threading.Event()
+            self._answered = answered = threading.Event()
             try:
                 loop.call_soon_threadsafe(answered.set)
             except RuntimeError:  # the loop is closed

@@ -356,11 +356,13 @@ async def _serve(start: Callable[[Servers], Awaitable[object]]) -> None:
 def _toggling_debug() -> Iterator[None]:
     """Let SIGUSR1 switch the log level to DEBUG, and back."""
     loop = asyncio.get_running_loop()
-    loop.add_signal_handler(_DEBUG_SIGNAL, toggle_debug)
+    before = signal.signal(
+        _DEBUG_SIGNAL, lambda _number, _frame: loop.call_soon_threadsafe(toggle_debug)
+    )
     try:
         yield
     finally:
-        loop.remove_signal_handler(_DEBUG_SIGNAL)
+        signal.signal(_DEBUG_SIGNAL, before)
 
 
 async def _return_memory_forever() -> None:

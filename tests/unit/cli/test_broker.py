@@ -147,3 +147,15 @@ def test_a_signal_switches_to_debug_and_back(tmp_path: Path) -> None:
         assert command.end(signal.SIGTERM) == 0
     lines = [json.loads(line) for line in log.read_text().splitlines()]
     assert {line["level"] for line in lines} == {"WARNING", "DEBUG"}
+
+
+def test_hooks_that_cannot_be_loaded_stop_the_start(tmp_path: Path) -> None:
+    (tmp_path / "c").write_text(
+        f"listenPort=0\nstorePathRootDir={tmp_path}/store\nbrokerIP1=127.0.0.1\n"
+        "mappedFileSizeCommitLog=1048576\nbrokerHooks=no_such_module:Guard\n"
+    )
+    with running("broker", "-c", "c", directory=tmp_path) as command:
+        assert command.exit_code() == 1
+        assert "cannot start: brokerHooks=no_such_module:Guard: loading failed" in command.printed
+        assert "Traceback" not in command.printed
+    assert not (tmp_path / "store" / "commitlog").exists()

@@ -33,6 +33,7 @@ Runs on the loop; `sample` yields while it counts many queues.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
@@ -325,7 +326,8 @@ class BrokerStats:
     @property
     def recent_slowest_put(self) -> int:
         """Return the milliseconds of the slowest chunk of the last one to two minutes."""
-        return max(*self._slow, *self.put_times.slow, *self._growth.slow_seals, 0, 0)
+        recent = itertools.chain(self._slow, self.put_times.slow[-1:], self._growth.slow_seals)
+        return max(recent, default=0)
 
     @property
     def this_morning(self) -> Totals:

@@ -8,13 +8,18 @@ Unlike RocketMQ, the groups of the system and of tools are exempt: disabling TOO
 break the tools that an operator needs then. A replica disables nobody, because its groups are its
 master's.
 
+Every five minutes a line names the groups that are farthest behind, as RocketMQ's statistics log
+does for all groups.
+
 Runs on the loop, every three minutes.
 """
 
 from __future__ import annotations
 
 import asyncio
+import heapq
 import logging
+from collections.abc import AsyncIterator
 from typing import Final
 
 from pyromq.broker.config import BrokerConfig
@@ -27,6 +32,10 @@ logger = logging.getLogger(__name__)
 
 #: Seconds between two checks, as in RocketMQ.
 PROTECT_SECONDS: Final = 180.0
+#: Seconds between two lines about the slowest groups, as in RocketMQ.
+REPORT_SECONDS: Final = 300.0
+#: Groups and queues that such a line names.
+_MAX_REPORTED: Final = 8
 #: Queues examined between two yields to the loop.
 _FALLS_PER_YIELD: Final = 256
 
@@ -50,9 +59,7 @@ class BrokerProtection:
             return
         limit = self._config.consumer_fallbehind_threshold
         worst: dict[str, Fall] = {}
-        for number, fall in enumerate(self._fall_behind.falls(), 1):
-            if number % _FALLS_PER_YIELD == 0:
-                await asyncio.sleep(0)
+        async for fall in self._falls():
             if fall.size > limit and fall.size >= worst.get(fall.group, fall).size:
                 worst[fall.group] = fall
         for group, fall in worst.items():
@@ -71,3 +78,22 @@ class BrokerProtection:
             )
             self._groups.disable_consume(group)
             self._fall_behind.forget_group(group)
+
+    async def report(self) -> None:
+        """Name the groups whose last pulls were farthest behind the log."""
+        falls = [fall async for fall in self._falls() if fall.size]
+        slowest = heapq.nlargest(_MAX_REPORTED, falls, key=lambda fall: fall.size)
+        if slowest:
+            logger.info(
+                "groups farthest behind the log in their last pull: %s",
+                ", ".join(
+                    f"{fall.group} in {fall.topic} queue {fall.queue_id} {fall.size} bytes"
+                    for fall in slowest
+                ),
+            )
+
+    async def _falls(self) -> AsyncIterator[Fall]:
+        for number, fall in enumerate(self._fall_behind.falls(), 1):
+            if number % _FALLS_PER_YIELD == 0:
+                await asyncio.sleep(0)
+            yield fall

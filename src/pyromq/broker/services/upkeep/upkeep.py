@@ -14,7 +14,11 @@ from pyromq.base.log_lines import MAX_NAMED
 from pyromq.base.periodic import PeriodicTasks
 from pyromq.base.watchdog import LoopWatchdog
 from pyromq.broker.parts import BrokerParts
-from pyromq.broker.services.upkeep.protection import PROTECT_SECONDS, BrokerProtection
+from pyromq.broker.services.upkeep.protection import (
+    PROTECT_SECONDS,
+    REPORT_SECONDS,
+    BrokerProtection,
+)
 from pyromq.broker.services.upkeep.water_marks import CHECK_SECONDS, DISPATCH_SECONDS
 
 logger = logging.getLogger(__name__)
@@ -48,6 +52,7 @@ class Upkeep:
     def start(self, periodic: PeriodicTasks) -> None:
         """Start everything; `periodic` ends the tasks, `stop` the watchdog."""
         periodic.start(PROTECT_SECONDS, self._protection.protect)
+        periodic.start(REPORT_SECONDS, self._protection.report)
         periodic.start(CHECK_SECONDS, self._water_marks.check)
         periodic.start(
             DISPATCH_SECONDS, self._water_marks.report_dispatch, first=_FIRST_DISPATCH_SECONDS

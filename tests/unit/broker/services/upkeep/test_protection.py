@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from pyromq.broker.config import BrokerConfig
+from pyromq.broker.services.upkeep import protection as module
 from pyromq.broker.services.upkeep.protection import BrokerProtection
 from pyromq.protocol.wire.codes import ResponseCode
 from pyromq.store.config import BrokerRole
@@ -91,3 +92,22 @@ async def test_a_replica_disables_nobody(broker: AssembledBroker) -> None:
     group = broker.groups.get("consumers")
     assert group is not None
     assert group.consume_enable
+
+
+async def test_the_groups_farthest_behind_are_named(
+    broker: AssembledBroker, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_MAX_REPORTED", 2)
+    monkeypatch.setattr(module, "_FALLS_PER_YIELD", 1)
+    caplog.set_level("INFO")
+    await protection(broker).report()
+    assert "farthest" not in caplog.text
+    for group, offset in (("quick", 19), ("slow", 0), ("slower", 0), ("slowish", 10)):
+        assert await pull(broker, offset, group) == ResponseCode.SUCCESS
+    await protection(broker).report()
+    size = sum(record.size for record in broker.records())
+    line = caplog.messages[-1]
+    assert f"slow in T queue 0 {size} bytes" in line
+    assert f"slower in T queue 0 {size} bytes" in line
+    assert "slowish" not in line
+    assert "quick" not in line
