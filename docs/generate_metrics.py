@@ -96,8 +96,8 @@ _SECTIONS = {
         "Broker: RocketMQ 5.3's names",
         (
             "With the unit in the name, as 5.3 serves them. 4.9 has no message types: "
-            "`message_type` is `fifo` for ordered topics, `delay` and `transaction` for the topics where such "
-            "messages wait, else `normal`."
+            "`message_type` is `fifo` for ordered topics, `delay` and `transaction` for the "
+            "topics where such messages wait, else `normal`."
         ),
     ),
     Source.OWN: ("Broker: pyromq's own", "What RocketMQ does not measure."),
@@ -105,8 +105,8 @@ _SECTIONS = {
         "Broker: rocketmq-exporter's names",
         (
             "With `metricsExporterNamesEnable=true`. Labels whose values change are left out "
-            "(online consumers, addresses of clients, boot time), and so is `rocketmq_client_*`, for which "
-            "the exporter asks every client."
+            "(online consumers, addresses of clients, boot time), and so is "
+            "`rocketmq_client_*`, for which the exporter asks every client."
         ),
     ),
 }
