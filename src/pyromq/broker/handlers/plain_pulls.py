@@ -13,6 +13,7 @@ Used by `handlers.pull` if the kernel is there. On the loop.
 from __future__ import annotations
 
 import struct
+from time import perf_counter
 from types import ModuleType
 from typing import Final
 
@@ -41,6 +42,8 @@ class PlainPulls:
         self._turns = parts.long_poll.turns
         self._role = parts.role
         self._access_control = parts.access_control
+        self._instruments = timing = parts.instruments
+        self._sampler = None if timing is None else timing.pull_sampler
         store = parts.store.pull_parts
         self._reader = store.reader
         self._pulls = kernel.Pulls(
@@ -111,7 +114,24 @@ class PlainPulls:
                     chunk = chunk[:end]
         # A client that pulls much at once must read the first responses before it gets others.
         room = MAX_UNSENT - sum(map(len, answers)) if answers else MAX_UNSENT
+        sampler = self._sampler
+        if sampler is None:
+            taken: int = self._run(chunk, position, connection, answers, room)
+        elif sampler.skip:
+            sampler.skip -= 1
+            taken = self._run(chunk, position, connection, answers, room)
+        else:
+            taken = self._run_timed(chunk, position, connection, answers, room)
+        return taken
+
+    def _run_timed(
+        self, chunk: bytes, position: int, connection: Connection, answers: list[bytes], room: int
+    ) -> int:
+        assert self._instruments is not None
+        begun, before = perf_counter(), len(answers)
         taken: int = self._run(chunk, position, connection, answers, room)
+        if len(answers) > before:
+            self._instruments.pulled(begun, answers[before:])
         return taken
 
     def count(self) -> None:
