@@ -17,7 +17,7 @@ from typing import TypeVar
 
 from rich.console import Console
 
-from bench import acl, client, cold, connections, delay, replication, tls
+from bench import acl, client, cold, connections, delay, metrics, replication, tls
 from bench.ack import AckServer
 from bench.cases import (
     ACK,
@@ -61,7 +61,7 @@ DATA = REPOSITORY / ".cache" / "bench"
 _SYNC_SETTINGS = {"flushDiskType": "SYNC_FLUSH"}
 _CLIENT = "client"
 #: These have their own tables and bounds, and run by themselves.
-_ALONE = ("acl", "cold", "delay", "load")
+_ALONE = ("acl", "cold", "delay", "load", "metrics")
 _DEFAULT_ONLY = (JAVA, PYROMQ, NATS, KAFKA, ACK)
 _Brokers = TypeVar("_Brokers", Pair, Group)
 
@@ -99,9 +99,7 @@ def main() -> int:
 def _measure(options: argparse.Namespace, notes: list[str], console: Console) -> Rounds:
     """Run the chosen cases; add what is missing to the notes."""
     rounds: Rounds = {}
-    amount = Amount(
-        options.messages, options.fill, options.rounds, options.max_slices, options.starts
-    )
+    amount = _amount(options)
     systems = _Systems(options, notes, console)
     chosen = [case for case in THROUGHPUT if case.name in options.cases]
     plain = [case for case in chosen if not case.is_sync and not case.is_tls]
@@ -232,6 +230,12 @@ def _save(
         console.print(f"saved {path.relative_to(REPOSITORY)}")
 
 
+def _amount(options: argparse.Namespace) -> Amount:
+    return Amount(
+        options.messages, options.fill, options.rounds, options.max_slices, options.starts
+    )
+
+
 def _measure_alone(options: argparse.Namespace, console: Console) -> tuple[str, bool]:
     """Run a case that has its own table."""
     [name] = options.cases
@@ -247,6 +251,8 @@ def _measure_alone(options: argparse.Namespace, console: Console) -> tuple[str, 
         seconds = delay.QUICK_SECONDS if options.quick else delay.SECONDS
         servers = systems.brokers_of({})
         return delay.measure_delay(servers, DATA, seconds, options.rounds, console)
+    if name == "metrics":
+        return metrics.measure_metrics(DATA, _amount(options), console)
     amount = connections.QUICK if options.quick else connections.FULL
     return connections.measure_load(DATA, amount, console)
 

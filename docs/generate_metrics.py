@@ -74,7 +74,8 @@ RocketMQ's protocol do not apply to it.
   have none. `pyromq_consumer_queue_lag_max_...` is the worst queue: one stuck queue shows.
 - Counters start at 0 when the server starts.
 - Latency histograms cost a few nanoseconds per message: one observation covers a run of requests
-  or a chunk.
+  or a chunk. Under load one in sixteen is timed and stands for all of them, so their counts are
+  estimates then; the counters of messages are exact.
 - `promtool check metrics` accepts the page, and complains about the units of RocketMQ 5.3's
   `..._milliseconds` and about the labels of rocketmq-exporter, which are theirs.
 
@@ -96,8 +97,8 @@ _SECTIONS = {
         "Broker: RocketMQ 5.3's names",
         (
             "With the unit in the name, as 5.3 serves them. 4.9 has no message types: "
-            "`message_type` is `fifo` for ordered topics, `delay` and `transaction` for the topics where such "
-            "messages wait, else `normal`."
+            "`message_type` is `fifo` for ordered topics, `delay` and `transaction` for the "
+            "topics where such messages wait, else `normal`."
         ),
     ),
     Source.OWN: ("Broker: pyromq's own", "What RocketMQ does not measure."),
@@ -105,8 +106,8 @@ _SECTIONS = {
         "Broker: rocketmq-exporter's names",
         (
             "With `metricsExporterNamesEnable=true`. Labels whose values change are left out "
-            "(online consumers, addresses of clients, boot time), and so is `rocketmq_client_*`, for which "
-            "the exporter asks every client."
+            "(online consumers, addresses of clients, boot time), and so is "
+            "`rocketmq_client_*`, for which the exporter asks every client."
         ),
     ),
 }

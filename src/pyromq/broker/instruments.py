@@ -1,7 +1,8 @@
 """Instruments on the broker's hot paths: histograms of latencies, filled while requests are served.
 
 Only a broker with metrics has them (`BrokerParts.instruments`); without, nothing is timed. An
-observation covers a run of requests or a chunk, never a single plain message, so that a message
+observation covers a run of requests or a chunk, never a single plain message, and under load only
+one run in sixteen is timed and stands for all (`metrics.histogram.Sampler`), so that a message
 costs a few nanoseconds:
 
 | histogram | one observation |
@@ -25,7 +26,7 @@ from time import perf_counter, time
 from typing import Any, Final
 
 from pyromq.broker.hooks import followed
-from pyromq.metrics.histogram import LONG, SHORT, Histogram
+from pyromq.metrics.histogram import LONG, SHORT, Histogram, Sampler
 from pyromq.protocol.message.record import HEAD_SIZE_V4, born_timestamp_at, store_timestamp_at
 from pyromq.protocol.wire.codes import RequestCode, ResponseCode
 from pyromq.protocol.wire.frame import PREFIX_SIZE, RawFrame, RemotingCommand, header_length
@@ -40,8 +41,6 @@ _TIMES_END: Final = HEAD_SIZE_V4
 SUCCESS: Final = "success"
 #: In place of the response code of a run.
 _ANY: Final = "any"
-
-Take = Callable[[Connection, bytes, int, list[bytes]], int]
 
 
 class BrokerInstruments:
@@ -59,12 +58,20 @@ class BrokerInstruments:
         #: By request, response and result.
         self.rpc: dict[tuple[str, str, str], Histogram] = {}
         self._sends = self._rpc(RequestCode.SEND_MESSAGE_V2, SUCCESS, SUCCESS)
+        self._pulls = self._rpc(RequestCode.PULL_MESSAGE, SUCCESS, SUCCESS)
+        #: Which runs of plain sends and of plain pulls are timed.
+        self.send_sampler, self.pull_sampler = Sampler(), Sampler()
+        self._seal_sampler, self._delivery_sampler = Sampler(), Sampler()
 
     # The store
 
     def sealed(self, nanoseconds: int) -> None:
-        """Note the seal of a chunk."""
-        self.put.observe(nanoseconds / 1_000_000_000)
+        """Note the seal of a chunk, which has just ended."""
+        sampler = self._seal_sampler
+        if sampler.skip:
+            sampler.skip -= 1
+            return
+        self.put.observe(nanoseconds / 1_000_000_000, sampler.weight(perf_counter()))
 
     def flushed(self, seconds: float) -> None:
         """Note an fsync of the log."""
@@ -88,39 +95,37 @@ class BrokerInstruments:
 
     # Requests
 
-    def sent(self, seconds: float, count: int) -> None:
-        """Note a run of plain sends that took so long, with `count` messages.
+    def sent(self, begun: float, count: int) -> None:
+        """Note a run of plain sends that `send_sampler` chose, with `count` messages.
 
         The kernel does not tell codes and batches apart: all count as SEND_MESSAGE_V2, per message.
         """
-        self._sends.observe(seconds * 1000, count)
+        now = perf_counter()
+        self._sends.observe((now - begun) * 1000, count * self.send_sampler.weight(now))
 
-    def timed_pulls(self, take: Take) -> Take:
-        """Time the plain pulls that `take` serves, and the way of their messages."""
-        pulls = self._rpc(RequestCode.PULL_MESSAGE, SUCCESS, SUCCESS)
+    def pulled(self, begun: float, responses: list[bytes]) -> None:
+        """Note a run of plain pulls that `pull_sampler` chose, with its responses."""
+        now = perf_counter()
+        weight = self.pull_sampler.weight(now)
+        self.pull.observe(now - begun, weight)
+        self._pulls.observe((now - begun) * 1000, len(responses) * weight)
+        last = responses[-1]
+        self._note_times(last, PREFIX_SIZE + header_length(last), weight)
 
-        def timed(connection: Connection, chunk: bytes, position: int, answers: list[bytes]) -> int:
-            before = len(answers)
-            begun = perf_counter()
-            taken = take(connection, chunk, position, answers)
-            count = len(answers) - before
-            if count:
-                took = perf_counter() - begun
-                self.pull.observe(took)
-                pulls.observe(took * 1000, count)
-                response = answers[-1]
-                self.delivered(response, PREFIX_SIZE + header_length(response))
-            return taken
-
-        return timed
-
-    def delivered(self, record: bytes | memoryview, start: int = 0) -> None:
+    def delivered(self, record: bytes | memoryview) -> None:
         """Note that the message of a record leaves now."""
+        sampler = self._delivery_sampler
+        if sampler.skip:
+            sampler.skip -= 1
+        else:
+            self._note_times(record, 0, sampler.weight(perf_counter()))
+
+    def _note_times(self, record: bytes | memoryview, start: int, weight: int) -> None:
         if len(record) < start + _TIMES_END:
             return
         now = self._now()
-        self.delivery.observe(max(0.0, now - store_timestamp_at(record, start) / 1000))
-        self.end_to_end.observe(max(0.0, now - born_timestamp_at(record, start) / 1000))
+        self.delivery.observe(max(0.0, now - store_timestamp_at(record, start) / 1000), weight)
+        self.end_to_end.observe(max(0.0, now - born_timestamp_at(record, start) / 1000), weight)
 
     def timed_runs(self, handlers: Mapping[int, HotHandler]) -> dict[int, HotHandler]:
         """Time the runs that handlers serve; their responses are not looked at."""

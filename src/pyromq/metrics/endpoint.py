@@ -41,7 +41,7 @@ from pyromq.remoting.server import bound_socket
 logger = logging.getLogger(__name__)
 
 #: Work on the loop between two loop iterations.
-SLICE_SECONDS: Final = 0.002
+SLICE_SECONDS: Final = 0.001
 MAX_WAITING_SCRAPES: Final = 8
 
 SCRAPE_SECONDS: Final[Family] = gauge(

@@ -32,6 +32,40 @@ SHORT: Final = (
 LONG: Final = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0, 30.0, 300.0, 3600.0)
 
 
+#: Of a fast stream, one run in this many is timed.
+_MAX_SKIPPED: Final = 15
+#: A stream is fast if its timed runs follow each other within this time, in seconds.
+_FAST_SECONDS: Final = 0.02
+
+
+class Sampler:
+    """Chooses the runs that are timed: all of a slow stream, one in sixteen of a fast one.
+
+    The caller does the cheap part itself:
+
+        if sampler.skip:
+            sampler.skip -= 1
+        else:
+            ... time the run ...
+            histogram.observe(seconds, sampler.weight(now))
+    """
+
+    __slots__ = ("_last", "_skipped", "skip")
+
+    def __init__(self) -> None:
+        #: Runs to leave out before the next one that is timed.
+        self.skip = 0
+        self._skipped = 0
+        self._last = -_FAST_SECONDS
+
+    def weight(self, now: float) -> int:
+        """Return how many runs this one stands for; `now` is in seconds of a monotonic clock."""
+        weight = 1 + self._skipped
+        self.skip = self._skipped = _MAX_SKIPPED if now - self._last < _FAST_SECONDS else 0
+        self._last = now
+        return weight
+
+
 class Histogram:
     """Counts observations by upper bounds, which are inclusive."""
 

@@ -30,7 +30,7 @@ Steps: TypeAlias = Generator[Callable[[], Any] | None, Any, None]
 Collector: TypeAlias = Callable[["Page"], Steps]
 
 #: Series per part of the page.
-_LINES_PER_PART: Final = 1024
+_LINES_PER_PART: Final = 256
 _ESCAPES: Final = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
 _HELP_ESCAPES: Final = str.maketrans({"\\": r"\\", "\n": r"\n"})
 

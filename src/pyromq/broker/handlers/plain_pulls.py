@@ -42,6 +42,8 @@ class PlainPulls:
         self._turns = parts.long_poll.turns
         self._role = parts.role
         self._access_control = parts.access_control
+        self._instruments = timing = parts.instruments
+        self._sampler = None if timing is None else timing.pull_sampler
         store = parts.store.pull_parts
         self._reader = store.reader
         self._pulls = kernel.Pulls(
@@ -119,6 +121,13 @@ class PlainPulls:
             # The chunk's pulls share the time: usually one of them met pages that were not there.
             each = int(took * 1000 / max(1, len(answers) - before))
             self._stats.slowest_get = max(self._stats.slowest_get, each)
+        sampler = self._sampler
+        if sampler is not None:
+            if sampler.skip:
+                sampler.skip -= 1
+            elif len(answers) > before:
+                assert self._instruments is not None
+                self._instruments.pulled(begun, answers[before:])
         return taken
 
     def count(self) -> None:

@@ -45,7 +45,8 @@ class PlainSends:
         self._queued = queued
         self._max_batch = max_batch
         self._access_control = parts.access_control
-        self._sent = None if parts.instruments is None else parts.instruments.sent
+        self._instruments = timing = parts.instruments
+        self._sampler = None if timing is None else timing.send_sampler
         self.clear()
 
     def clear(self) -> None:
@@ -82,7 +83,13 @@ class PlainSends:
         if self._queued and connection in self._queued:
             return position
         store, sends = self._store, self._sends
-        begun = perf_counter() if self._sent is not None else 0.0
+        begun = 0.0
+        sampler = self._sampler
+        if sampler is not None:
+            if sampler.skip:
+                sampler.skip -= 1
+            else:
+                begun = perf_counter()
         start, limit, is_written, index, term = store.record_room()
         if is_written:
             sends.reset()
@@ -97,7 +104,6 @@ class PlainSends:
             store.put_records(records, queues, now)
             if responses:
                 answers.append(responses)
-            if self._sent is not None:
-                count = sum([each[2] for each in queues])
-                self._sent(perf_counter() - begun, count)
+            if begun and self._instruments is not None:
+                self._instruments.sent(begun, sum([count for _, _, count in queues]))
         return taken

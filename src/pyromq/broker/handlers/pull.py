@@ -48,7 +48,6 @@ class PullHandlers:
         self._role = parts.role
         self._store = parts.store
         self._turns = parts.long_poll.turns
-        self._instruments = parts.instruments
         compiled = kernel.load("pulls")
         # A consume hook wants to see every response.
         self._plain = None
@@ -60,11 +59,7 @@ class PullHandlers:
 
     def routes(self) -> Routes:
         """Return the routes of the family."""
-        taker = None
-        if self._plain is not None:
-            take = self._plain.take
-            timing = self._instruments
-            taker = FrameTaker(_CODES, take if timing is None else timing.timed_pulls(take))
+        taker = None if self._plain is None else FrameTaker(_CODES, self._plain.take)
         hot = runs(self.pull, taker)
         return Routes(
             *(

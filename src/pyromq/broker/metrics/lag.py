@@ -7,15 +7,14 @@ The lag of a queue is its end minus the committed offset; its time is the age of
 after that offset. What a group has pulled but not committed is in flight, the rest is ready.
 
 Ages: store times are read on the loop if their pages are in memory, and otherwise on a thread, for
-at most `_DISK_SECONDS` per scrape. A store time never changes, so times are kept while their group
-does not move; the ages of many groups on a slow disk are complete after a few scrapes, and missing
-until then. `collect` runs in slices on the loop.
+at most `_DISK_SECONDS` per scrape. A store time never changes, so those from disk are kept while
+their group does not move; the ages of many groups on a slow disk are complete after a few scrapes,
+and missing until then. `collect` runs in slices on the loop.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from pyromq.broker.metrics.topics import STEP, out_labels
@@ -29,8 +28,8 @@ from pyromq.store.queues.consume_queue import ConsumeQueue
 
 #: How long a scrape reads store times from disk.
 _DISK_SECONDS: Final = 0.5
-#: Queues between two points where other work may run.
-_QUEUES_PER_STEP: Final = 4 * STEP
+#: Groups and queues between two points where other work may run.
+_WORK_PER_STEP: Final = 2 * STEP
 _LABELS: Final = ("consumer_group", "topic", "is_retry", "is_system")
 
 LAG_MESSAGES: Final = gauge(
@@ -119,37 +118,45 @@ class LagMetrics:
         self._tables = parts.tables
         self._stats = parts.stats
         self._now = parts.clock
-        #: Store times of the messages that groups wait for, as of the last scrape.
+        #: Store times that were read from disk, of messages that groups wait for.
         self._times: dict[_Place, int] = {}
-        #: Topic, group, messages and milliseconds of each group, as of the last scrape.
+        #: Topic, group, messages and milliseconds of each group, for rocketmq-exporter's names.
         self.latest: list[tuple[str, str, int, int]] = []
 
     def collect(self, page: Page) -> Steps:
         """Write the families of this module."""
-        found: list[tuple[str, str, list[_QueueLag]]] = []
-        times: dict[_Place, int] = {}
+        # Groups are written as they are met: objects that live until the end of a scrape would
+        # make Python's garbage collector hold up the loop.
+        blocks = [page.block(family) for family in FAMILIES]
+        self.latest = []
         cold: dict[_Place, int] = {}
+        late: list[tuple[str, str, list[_QueueLag]]] = []
         work = 0
-        for topic, group in list(self._tables.offsets.pairs()):
-            work += 1
-            if work >= _QUEUES_PER_STEP:
+        for topic, group in self._tables.offsets.pairs():
+            if work >= _WORK_PER_STEP:
                 work = 0
                 yield None
             queues = self._queues(topic, group)
+            work += 1
             if queues is None:
                 continue
-            found.append((topic, group, queues))
-            work += len(queues)
-            for queue in queues:
-                for place in (queue.oldest, queue.unpulled):
-                    if place is not None and place not in times and place not in cold:
-                        self._look_up(place, times, cold)
-                        work += 1
-        if cold:
-            yield None
-            times |= yield lambda: self._read(cold)
-        self._times = times
-        yield from self._write(page, found, times)
+            work += 4 + len(queues)
+            times = self._times_of(queues, cold)
+            if times is None:
+                late.append((topic, group, queues))
+            else:
+                self._write(blocks, topic, group, queues, times)
+        # Known times stay known for groups that do not move.
+        self._times = {place: time for place, time in self._times.items() if place in cold}
+        if late:
+            self._times |= yield lambda: self._read(
+                {place: at for place, at in cold.items() if place not in self._times}
+            )
+        for position, (topic, group, queues) in enumerate(late):
+            if not position % STEP:
+                yield None
+            self._write(blocks, topic, group, queues, self._known(queues))
+        page.close(*blocks)
 
     def _queues(self, topic: str, group: str) -> list[_QueueLag] | None:
         """Return the lag of a group by queue, or None if it has none to show."""
@@ -187,19 +194,39 @@ class LagMetrics:
             )
         return found
 
-    def _look_up(self, place: _Place, times: dict[_Place, int], cold: dict[_Place, int]) -> None:
-        """Find the store time of a message now, or note its physical offset for a thread."""
-        known = self._times.get(place)
-        if known is None:
-            entry = place[0].entry(place[1])
-            if entry is None:
-                return
-            if self._store.is_cold(entry.physical_offset):
-                cold[place] = entry.physical_offset
-                return
-            known = self._store.store_time(entry.physical_offset)
-        if known is not None:
-            times[place] = known
+    def _times_of(
+        self, queues: list[_QueueLag], cold: dict[_Place, int]
+    ) -> dict[_Place, int] | None:
+        """Return the store times of the messages that a group waits for, if all are in memory.
+
+        Otherwise note where those are that are not.
+        """
+        times: dict[_Place, int] = {}
+        is_complete = True
+        for queue in queues:
+            for place in (queue.oldest, queue.unpulled):
+                if place is None or place in times:
+                    continue
+                entry = place[0].entry(place[1])
+                if entry is None:
+                    continue
+                if self._store.is_cold(entry.physical_offset):
+                    cold[place] = entry.physical_offset
+                    is_complete = False
+                    continue
+                stored = self._store.store_time(entry.physical_offset)
+                if stored is not None:
+                    times[place] = stored
+        return times if is_complete else None
+
+    def _known(self, queues: list[_QueueLag]) -> dict[_Place, int]:
+        """Return all store times of a group, some of which were read from disk."""
+        times = self._times_of(queues, {}) or {}
+        for queue in queues:
+            for place in (queue.oldest, queue.unpulled):
+                if place is not None and place in self._times:
+                    times[place] = self._times[place]
+        return times
 
     def _read(self, places: dict[_Place, int]) -> dict[_Place, int]:
         """Read store times from disk, as many as there is time for. On a thread."""
@@ -215,35 +242,34 @@ class LagMetrics:
 
     def _write(
         self,
-        page: Page,
-        found: list[tuple[str, str, list[_QueueLag]]],
+        blocks: list[Block],
+        topic: str,
+        group: str,
+        queues: list[_QueueLag],
         times: dict[_Place, int],
-    ) -> Iterator[None]:
+    ) -> None:
         now = self._now()
-        blocks = [page.block(family) for family in FAMILIES]
         lag, latency, inflight, queueing, ready, most, oldest = blocks[:7]
+        labels = out_labels(group, topic)
+        total = ready_total = largest = age = queueing_age = 0
+        for queue in queues:
+            total += queue.lag
+            ready_total += queue.ready
+            largest = max(largest, queue.lag)
+            age = max(age, _age(queue.oldest, times, now))
+            queueing_age = max(queueing_age, _age(queue.unpulled, times, now))
+        lag.add(labels, total)
+        latency.add(labels, age)
+        inflight.add(labels, total - ready_total)
+        queueing.add(labels, queueing_age)
+        ready.add(labels, ready_total)
+        most.add(labels, largest)
+        oldest.add(labels, number(age / 1000))
         shown = self._config.queue_topics
-        self.latest = latest = []
-        for position, (topic, group, queues) in enumerate(found):
-            if not position % STEP:
-                yield None
-            labels = out_labels(group, topic)
-            total = sum([queue.lag for queue in queues])
-            ready_total = sum([queue.ready for queue in queues])
-            age = max((_age(queue.oldest, times, now) for queue in queues), default=0)
-            latest.append((topic, group, total, age))
-            lag.add(labels, total)
-            latency.add(labels, age)
-            inflight.add(labels, total - ready_total)
-            queueing.add(
-                labels, max((_age(queue.unpulled, times, now) for queue in queues), default=0)
-            )
-            ready.add(labels, ready_total)
-            most.add(labels, max((queue.lag for queue in queues), default=0))
-            oldest.add(labels, number(age / 1000))
-            if topic in shown or EVERY_TOPIC in shown:
-                _write_queues(blocks[7], blocks[8], labels, queues, times, now)
-        page.close(*blocks)
+        if topic in shown or EVERY_TOPIC in shown:
+            _write_queues(blocks[7], blocks[8], labels, queues, times, now)
+        if self._config.metrics_exporter_names_enable:
+            self.latest.append((topic, group, total, age))
 
 
 def _write_queues(

@@ -109,12 +109,12 @@ PULL: Final = histogram(
 )
 DELIVERY: Final = histogram(
     "pyromq_delivery_seconds",
-    "Time from the storing of a message to its delivery, for one message of each run of pulls.",
+    "Time from the storing of a message to its delivery, for one message of a run of pulls.",
 )
 END_TO_END: Final = histogram(
     "pyromq_end_to_end_seconds",
     "Time from the making of a message in its producer, by its clock, to its delivery, for one "
-    "message of each run of pulls.",
+    "message of a run of pulls.",
 )
 
 FAMILIES: Final = (

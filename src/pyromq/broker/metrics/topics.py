@@ -21,7 +21,7 @@ from pyromq.protocol.names import RETRY_TOPIC_PREFIX, TRANSACTION_HALF_TOPIC
 _IN: Final = ("topic", "message_type", "is_system")
 _OUT: Final = ("consumer_group", "topic", "is_retry", "is_system")
 #: Series between two points where other work may run.
-STEP: Final = 64
+STEP: Final = 32
 
 MESSAGES_IN: Final = counter(
     "rocketmq_messages_in_total",
