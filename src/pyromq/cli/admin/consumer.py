@@ -47,7 +47,12 @@ _SETTINGS: Final = (
 @text_option("-g", "--consumerGroup", "group", "Show the members of this group.", required=True)
 @text_option("-b", "--brokerAddr", "broker", "Ask only this broker.", metavar="ADDRESS")
 async def consumer_connection(run: Run, group: str, broker: str | None) -> None:
-    """Show the connected members of a consumer group and its subscriptions."""
+    """Show the connected members of a consumer group and its subscriptions.
+
+    \b
+    Examples
+        pyromq admin consumerConnection -g billing
+    """
     found = await run.admin.connections.consumers(group, broker=broker)
     run.result(found)
     run.table(_CLIENT_COLUMNS, map(_client_row, found.clients))
@@ -67,7 +72,12 @@ async def consumer_connection(run: Run, group: str, broker: str | None) -> None:
 @text_option("-g", "--producerGroup", "group", "Show the members of this group.", required=True)
 @topic_option("Ask the brokers of this topic.")
 async def producer_connection(run: Run, group: str, topic: str) -> None:
-    """Show the connected members of a producer group."""
+    """Show the connected members of a producer group.
+
+    \b
+    Examples
+        pyromq admin producerConnection -g shop -t orders
+    """
     clients = await run.admin.connections.producers(group, topic)
     run.result(clients)
     run.table(
@@ -160,6 +170,10 @@ async def update_sub_group(
     """Create a consumer group or change it, at a broker or at all masters of a cluster.
 
     As in mqadmin, options that are not given set their defaults.
+
+    \b
+    Examples
+        pyromq admin updateSubGroup -c DefaultCluster -g billing -r 5
     """
     settings = GroupSettings(
         group,
@@ -191,6 +205,10 @@ async def delete_sub_group(
     """Delete a consumer group, at a broker or at all masters of a cluster.
 
     At a cluster, its retry topic and its dead letters are deleted, too.
+
+    \b
+    Examples
+        pyromq admin deleteSubGroup -c DefaultCluster -g billing --dry-run
     """
     await run.admin.groups.settings(group)  # fails for an unknown one before any question
     where = f"broker {broker}" if broker is not None else f"cluster {cluster}"
@@ -213,7 +231,12 @@ async def delete_sub_group(
 @admin_command("getConsumerConfig")
 @text_option("-g", "--groupName", "group", "Show the settings of this group.", required=True)
 async def get_consumer_config(run: Run, group: str) -> None:
-    """Show the settings of a consumer group at each broker."""
+    """Show the settings of a consumer group at each broker.
+
+    \b
+    Examples
+        pyromq admin getConsumerConfig -g billing
+    """
     found = await run.admin.groups.settings(group)
     run.result(found)
     for each in found:
@@ -240,6 +263,10 @@ async def consumer_progress(run: Run, group: str | None, show_clients: bool) -> 
 
     Diff is the number of messages that are not consumed yet; LastTime is when the last consumed
     message was stored.
+
+    \b
+    Examples
+        pyromq admin consumerProgress -g billing --watch 5
     """
     if group is None:
         summaries = await run.admin.groups.summaries()
@@ -326,6 +353,10 @@ async def consumer_status(
 
     As in mqadmin, the report of each member is written to a file in the working directory, unless
     -i names one member or --json is given.
+
+    \b
+    Examples
+        pyromq admin consumerStatus -g billing -s
     """
     if client_id is not None:
         info = await run.admin.groups.running_info(group, client_id, stacks=stacks)
@@ -390,6 +421,10 @@ async def start_monitoring(run: Run, interval: float, rounds: int | None) -> Non
     """Examine all groups again and again: lags, members, lost messages. Ends with Ctrl-C.
 
     Each round prints lines with the prefix [MONITOR], or with --json one JSON value.
+
+    \b
+    Examples
+        pyromq admin startMonitoring --interval 30
     """
     monitor = Monitor(run.admin.session)
     number = 0

@@ -66,7 +66,12 @@ _end_option = click.option(
 
 @admin_command("dlqList", watch=True)
 async def dlq_list(run: Run) -> None:
-    """List the consumer groups that have dead letters, those with most first."""
+    """List the consumer groups that have dead letters, those with most first.
+
+    \b
+    Examples
+        pyromq admin dlqList --watch 10
+    """
     groups = await run.admin.dead_letters.groups()
     run.result(groups)
     run.table(
@@ -94,6 +99,10 @@ async def dlq_show(run: Run, group: str, begin: int, end: int, limit: int, full:
     """Show dead letters of a consumer group, the oldest first.
 
     A note on stderr says so if there are more.
+
+    \b
+    Examples
+        pyromq admin dlqShow -g billing --full
     """
     found = await run.admin.dead_letters.find(group, begin=begin, end=end, limit=limit)
     letters = [dead_letter(message) for message in found.messages]
@@ -282,7 +291,12 @@ async def half_messages(
     resumed: str | None,
     limit: int,
 ) -> None:
-    """Show transactions that are neither committed nor rolled back, the oldest first."""
+    """Show transactions that are neither committed nor rolled back, the oldest first.
+
+    \b
+    Examples
+        pyromq admin halfMessages -g shop
+    """
     if resumed is not None:
         await run.admin.half_messages.resume(resumed)
         run.result({"resumed": resumed})
@@ -372,7 +386,12 @@ async def delayed_messages(
     levels: bool,
     limit: int,
 ) -> None:
-    """Show delayed messages, the next one to be delivered first."""
+    """Show delayed messages, the next one to be delivered first.
+
+    \b
+    Examples
+        pyromq admin delayedMessages -t orders --levels
+    """
     if levels:
         states = await run.admin.delayed.levels()
         run.result(states)
