@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
 import click
 
+from pyromq.admin.errors import AdminError
 from pyromq.admin.groups.connections import ClientConnection
-from pyromq.admin.groups.groups import GroupProgress, GroupSettings, GroupStatus, GroupSummary
+from pyromq.admin.groups.groups import (
+    GroupAtBroker,
+    GroupProgress,
+    GroupSettings,
+    GroupStatus,
+    GroupSummary,
+)
 from pyromq.admin.groups.monitoring import Monitor, MonitorRound
 from pyromq.admin.groups.running_info import RunningInfo
 from pyromq.base.clock import now_ms
@@ -20,7 +28,7 @@ from pyromq.cli.admin.options import (
     topic_option,
 )
 from pyromq.cli.admin.output import cell, plain, second_text, time_text
-from pyromq.cli.admin.running import Run, admin_command
+from pyromq.cli.admin.running import Run, admin_command, showing_partial_results
 from pyromq.protocol.names import dead_letter_topic, retry_topic
 from pyromq.protocol.wire.bodies import ConsumeType, MessageQueue
 from pyromq.protocol.wire.bodies_consumer import ProcessQueueInfo
@@ -237,13 +245,17 @@ async def get_consumer_config(run: Run, group: str) -> None:
     Examples
         pyromq admin getConsumerConfig -g billing
     """
-    found = await run.admin.groups.settings(group)
-    run.result(found)
-    for each in found:
-        line = "=" * 29
-        run.line(f"{line}{each.cluster}:{each.broker_name}{line}")
-        values = dict(zip(_SETTINGS, _values(each.settings), strict=True))
-        run.pairs(values, "{:<40}=  {}")
+
+    def show(found: Sequence[GroupAtBroker]) -> None:
+        run.result(found)
+        for each in found:
+            line = "=" * 29
+            run.line(f"{line}{each.cluster}:{each.broker_name}{line}")
+            values = dict(zip(_SETTINGS, _values(each.settings), strict=True))
+            run.pairs(values, "{:<40}=  {}")
+
+    with showing_partial_results(show):
+        show(await run.admin.groups.settings(group))
 
 
 # Progress
@@ -272,10 +284,19 @@ async def consumer_progress(run: Run, group: str | None, show_clients: bool) -> 
         summaries = await run.admin.groups.summaries()
         run.result(summaries)
         _show_summaries(run, summaries)
+        problems = {each.group: each.problem for each in summaries if each.problem}
+        if problems:
+            first = next(iter(problems.values()))
+            raise AdminError(f"figures of {', '.join(problems)} are not complete: {first}")
         return
-    progress = await run.admin.groups.progress(group, owners=show_clients)
-    run.result(progress)
-    _show_progress(run, progress, show_clients=show_clients)
+
+    def show(found: Sequence[GroupProgress]) -> None:
+        for progress in found:
+            run.result(progress)
+            _show_progress(run, progress, show_clients=show_clients)
+
+    with showing_partial_results(show):
+        show([await run.admin.groups.progress(group, owners=show_clients)])
 
 
 def _show_summaries(run: Run, summaries: list[GroupSummary]) -> None:

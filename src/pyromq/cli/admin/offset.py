@@ -7,7 +7,7 @@ from typing import Final
 
 import click
 
-from pyromq.admin.errors import UnknownGroupError
+from pyromq.admin.groups.groups import unknown_group
 from pyromq.admin.groups.offsets import END, OffsetChanges
 from pyromq.cli.admin.options import flag_value_option, text_option, topic_option
 from pyromq.cli.admin.output import cell
@@ -191,9 +191,8 @@ async def preview_offsets(run: Run, group: str, topic: str, time_text: str | Non
         return
     offsets = await run.admin.offsets.committed(group, topic)
     if all(each.offset is None for each in offsets):
-        raise UnknownGroupError(
-            group, await run.admin.groups.names(), f"has no offsets in topic {topic!r}"
-        )
+        problem = f"has no offsets in topic {topic!r}"
+        raise await unknown_group(run.admin.session, group, problem)
     run.result(offsets)
     run.table(
         ("#brokerName", "#queueId", "#minOffset", "#maxOffset", "#offset"),

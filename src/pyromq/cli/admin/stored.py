@@ -5,7 +5,7 @@ mqadmin has none of them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final
 
@@ -14,6 +14,7 @@ import click
 from pyromq.admin.errors import AdminError
 from pyromq.admin.messages.dead_letters import (
     DeadLetter,
+    DeadLetterGroup,
     ResendProgress,
     ResendResult,
     dead_letter,
@@ -28,7 +29,7 @@ from pyromq.cli.admin.message_text import (
 )
 from pyromq.cli.admin.options import text_option, topic_option
 from pyromq.cli.admin.output import time_text
-from pyromq.cli.admin.running import Run, admin_command
+from pyromq.cli.admin.running import Run, admin_command, showing_partial_results
 from pyromq.cli.admin.times import Timestamp
 
 _MAX_FAILURES_SHOWN: Final = 5
@@ -72,21 +73,25 @@ async def dlq_list(run: Run) -> None:
     Examples
         pyromq admin dlqList --watch 10
     """
-    groups = await run.admin.dead_letters.groups()
-    run.result(groups)
-    run.table(
-        ("#Group", "#Count", "#Last Stored", "#Brokers"),
-        [
-            (
-                each.group,
-                each.count,
-                time_text(each.last_stored) if each.last_stored > 0 else "N/A",
-                ", ".join(f"{queue.broker_name}: {queue.count}" for queue in each.queues),
-            )
-            for each in groups
-        ],
-        numbers=("#Count",),
-    )
+
+    def show(groups: Sequence[DeadLetterGroup]) -> None:
+        run.result(groups)
+        run.table(
+            ("#Group", "#Count", "#Last Stored", "#Brokers"),
+            [
+                (
+                    each.group,
+                    each.count,
+                    time_text(each.last_stored) if each.last_stored > 0 else "N/A",
+                    ", ".join(f"{queue.broker_name}: {queue.count}" for queue in each.queues),
+                )
+                for each in groups
+            ],
+            numbers=("#Count",),
+        )
+
+    with showing_partial_results(show):
+        show(await run.admin.dead_letters.groups())
 
 
 @admin_command("dlqShow")
