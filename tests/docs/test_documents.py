@@ -27,6 +27,7 @@ FOR_READERS = ROOT / "docs" / "for-rocketmq-readers.md"
 CONFIGURATION = ROOT / "docs" / "configuration.md"
 LIMITS = ROOT / "docs" / "limits.md"
 GUIDE = ROOT / "docs" / "client.md"
+ADMIN_GUIDE = ROOT / "docs" / "admin.md"
 FRONT_DOOR = ROOT / "docs" / "README.md"
 JAVA_GUIDE = ROOT / "docs" / "java.md"
 REFERENCE = ROOT / "docs" / "reference" / "client.md"
@@ -194,6 +195,20 @@ def test_the_guide_s_snippets_are_whole(number: int, rocketmq: Cluster) -> None:
         names["publish"](["a", "b"])
     elif "publish" in names:
         asyncio.run(names["publish"]())
+
+
+async def test_the_admin_guide_s_snippets_work(
+    rocketmq: Cluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asynchronous, synchronous = (
+        snippet.replace(NAMESRV, rocketmq.namesrv) for snippet in snippets(ADMIN_GUIDE, "python")
+    )
+    names: dict[str, Any] = {"__name__": "guide"}
+    exec(compile(asynchronous, "docs/admin.md", "exec"), names)
+    await names["main"]()
+    assert capsys.readouterr().out.splitlines()[-1] == "('orders',)"
+    exec(compile(synchronous, "docs/admin.md", "exec"), names)
+    assert await asyncio.to_thread(names["lags"], rocketmq.brokers[0].address) == 0
 
 
 @pytest.mark.interop

@@ -8,7 +8,7 @@ the event loop of the `Admin`.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from typing import Final, TypeVar
 
 from pyromq.admin.errors import (
@@ -74,7 +74,7 @@ class AdminSession:
         body: bytes = b"",
         *,
         request_timeout: float | None = None,
-        accept: Iterable[int] = (),
+        accept: Collection[int] = (),
     ) -> RemotingCommand:
         """Return a server's response; raises AdminError unless its code is SUCCESS or accepted."""
         self.client.check_running()
@@ -111,18 +111,28 @@ class AdminSession:
         header: Header | None = None,
         body: bytes = b"",
         *,
-        accept: Iterable[int] = (),
+        accept: Collection[int] = (),
+        elsewhere: Collection[int] = (),
     ) -> tuple[str, RemotingCommand]:
         """Return the first answer of a NameServer and its address.
 
-        The next one is asked if a NameServer cannot be reached.
+        The next one is asked if a NameServer cannot be reached. `accept` has codes beside SUCCESS
+        that are answers. After a code in `elsewhere` the others are asked as well: a NameServer
+        that has just started knows less than they do.
         """
         failures = {}
+        second_best = None
         for address in self.name_servers:
             try:
-                return address, await self.ask(address, code, header, body, accept=accept)
+                answer = await self.ask(address, code, header, body, accept=(*accept, *elsewhere))
             except UnreachableError as error:
                 failures[address] = error
+                continue
+            if answer.code not in elsewhere:
+                return address, answer
+            second_best = second_best or (address, answer)
+        if second_best is not None:
+            return second_best
         if len(failures) == 1:
             raise next(iter(failures.values()))
         raise UnreachableError(
@@ -159,12 +169,19 @@ class AdminSession:
 
     async def route(self, topic: str) -> TopicRouteData:
         """Return the brokers and queues of a topic; raises UnknownTopicError."""
+        route = await self.find_route(topic)
+        if route is None:
+            raise await self.unknown_topic(topic)
+        return route
+
+    async def find_route(self, topic: str) -> TopicRouteData | None:
+        """Return the brokers and queues of a topic, or None if no NameServer knows it."""
         header = GetRouteInfoRequestHeader(topic=topic, accept_standard_json_only=True)
         address, answer = await self.ask_name_server(
-            RequestCode.GET_ROUTEINFO_BY_TOPIC, header, accept=(ResponseCode.TOPIC_NOT_EXIST,)
+            RequestCode.GET_ROUTEINFO_BY_TOPIC, header, elsewhere=(ResponseCode.TOPIC_NOT_EXIST,)
         )
         if answer.code == ResponseCode.TOPIC_NOT_EXIST:
-            raise await self.unknown_topic(topic)
+            return None
         return read_body(TopicRouteData, address, answer)
 
     async def unknown_topic(self, topic: str) -> UnknownTopicError:

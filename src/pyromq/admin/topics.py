@@ -6,6 +6,7 @@ Changes go to masters; replicas copy them. Runs on the event loop of the `Admin`
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -46,6 +47,8 @@ from pyromq.protocol.wire.headers_admin import (
     QueryTopicConsumeByWhoRequestHeader,
 )
 
+#: Between looks at the route of a new topic.
+_POLL_SECONDS: Final = 0.05
 #: Bits of a topic's system flag.
 _UNIT: Final = 1
 _UNIT_SUBSCRIPTION: Final = 2
@@ -303,7 +306,8 @@ class Topics(Area):
         """Create or change a topic at the broker at an address, or at a cluster's masters.
 
         With `order`, the order configuration at the NameServers is written as well: for a broker
-        its part, for a cluster the whole.
+        its part, for a cluster the whole. Returns when the NameServers know the brokers of the
+        topic, so that it can be used at once, or after the time limit of a request.
         """
         fault = topic_fault(configuration.topic)
         if fault is not None:
@@ -322,6 +326,7 @@ class Topics(Area):
                 names = await self._session.brokers_of_cluster(cluster)
                 order = ";".join(f"{name}:{count}" for name in names)
                 await orders.put_order(configuration.topic, order)
+        await self._await_route(configuration.topic, addresses)
         return TopicChange(configuration, tuple(addresses), order)
 
     async def set_permission(
@@ -404,6 +409,23 @@ class Topics(Area):
             addresses,
             lambda address: self._session.ask(address, RequestCode.UPDATE_AND_CREATE_TOPIC, header),
         )
+
+    async def _await_route(self, topic: str, addresses: Iterable[str]) -> None:
+        """Wait until the route of a topic has those of the addresses that are registered."""
+        info = await self._session.cluster_info()
+        registered = {
+            address
+            for data in info.broker_addr_table.values()
+            for address in data.broker_addrs.values()
+        }
+        missing = registered.intersection(addresses)
+        deadline = time.monotonic() + self._session.settings.request_timeout
+        while missing and time.monotonic() < deadline:
+            route = await self._session.find_route(topic)
+            for broker in () if route is None else route.broker_datas:
+                missing.difference_update(broker.broker_addrs.values())
+            if missing:
+                await asyncio.sleep(_POLL_SECONDS)
 
     async def _name_of(self, address: str) -> str:
         info = await self._session.cluster_info()

@@ -37,6 +37,18 @@ async def test_a_name_server_that_is_down_is_skipped(rocketmq: Cluster) -> None:
             await admin.session.cluster_info()
 
 
+async def test_a_name_server_that_has_just_started_is_not_the_last_word(
+    rocketmq: Cluster, rocketmq_topic: str
+) -> None:
+    async with (
+        Cluster(brokers=0) as empty,
+        Admin(f"{empty.namesrv};{NOWHERE};{rocketmq.namesrv}") as admin,
+    ):
+        route = await admin.session.find_route(rocketmq_topic)
+        assert route is not None
+        assert await admin.session.find_route("nothing") is None
+
+
 async def test_refusals(rocketmq: Cluster, admin: Admin) -> None:
     with pytest.raises(UnsupportedRequestError):
         await admin.session.ask(rocketmq.namesrv, RequestCode.SEND_MESSAGE)

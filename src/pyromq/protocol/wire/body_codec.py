@@ -8,7 +8,8 @@ alphabetical order, as fastjson writes a bean. Supported annotations: `str`, `bo
 
 Reading is as liberal as fastjson, because clients in other languages rely on it: unknown fields are
 ignored; an absent or null field gets its default (and is an error without one); numbers and
-booleans may be strings, an enum its ordinal. Anything else is a `BodyError` that names class and
+booleans may be strings, an enum its ordinal. An enum with a member OTHER reads names of newer peers
+as that. Anything else is a `BodyError` that names class and
 field. Fields that are None are not written.
 
 Pure. Readers and writers are built once per class, at its first use.
@@ -23,6 +24,7 @@ from dataclasses import dataclass, fields
 from enum import Enum
 from typing import (
     Any,
+    Final,
     Self,
     TypeVar,
     Union,
@@ -49,6 +51,9 @@ from pyromq.protocol.java.wire_types import (
     wire_name,
     without_none,
 )
+
+#: The member of an enum that takes unknown names.
+_OTHER: Final = "OTHER"
 
 _Reader = Callable[[Any], Any]
 _Writer = Callable[[Any], Any]
@@ -259,6 +264,8 @@ def _read_enum(value: Any, enum: type[Enum], members: tuple[Enum, ...]) -> Enum:
         return enum[value]
     if type(value) is int and 0 <= value < len(members):
         return members[value]
+    if type(value) in (str, int) and _OTHER in enum.__members__:
+        return enum[_OTHER]
     raise BodyError(f"{shorten(value)} is not one of {', '.join(enum.__members__)}")
 
 

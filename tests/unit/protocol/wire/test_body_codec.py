@@ -10,7 +10,9 @@ from hypothesis import strategies as st
 
 from pyromq.protocol.java.fastjson import BodyError
 from pyromq.protocol.java.wire_types import Int32, Int64, Wire
+from pyromq.protocol.wire.bodies_admin import Connection
 from pyromq.protocol.wire.body_codec import Body
+from pyromq.protocol.wire.codes import LanguageCode
 
 
 class Colour(Enum):
@@ -100,6 +102,14 @@ def test_numbers_booleans_and_enums_as_other_clients_send_them() -> None:
         -7, 9, True, Colour.GREEN, [1]
     )  # fmt: skip
     assert Everything.decode(b'{"someText":"t","flag":0}').flag is False
+
+
+def test_a_language_of_a_newer_peer_is_another_one() -> None:
+    for value in (b'"NODE_JS"', b"13", b"-1"):
+        text = b'{"clientId":"a","clientAddr":"b","language":%b}' % value
+        assert Connection.decode(text).language is LanguageCode.OTHER
+    with pytest.raises(BodyError, match="is not one of"):
+        Connection.decode(b'{"clientId":"a","clientAddr":"b","language":[]}')
 
 
 @pytest.mark.parametrize(
