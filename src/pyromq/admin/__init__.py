@@ -52,9 +52,83 @@ from pyromq.admin.export import (
     Export,
     Exports,
 )
+from pyromq.admin.groups.connections import (
+    ClientConnection,
+    Connections,
+    ConsumerConnections,
+    GroupSubscription,
+    NotOnlineError,
+)
+from pyromq.admin.groups.groups import (
+    GroupAtBroker,
+    GroupProgress,
+    Groups,
+    GroupSettings,
+    GroupStatus,
+    GroupSummary,
+    MemberStatus,
+    QueueProgress,
+)
+from pyromq.admin.groups.monitoring import (
+    Monitor,
+    MonitorRound,
+    OffsetMoved,
+    Undone,
+)
+from pyromq.admin.groups.offsets import (
+    OffsetChange,
+    OffsetChanges,
+    Offsets,
+    OnlineGroupError,
+    QueueOffset,
+)
+from pyromq.admin.groups.running_info import (
+    RunningInfo,
+)
 from pyromq.admin.maintenance import (
     Cleaning,
     Maintenance,
+)
+from pyromq.admin.message_view import (
+    MessageView,
+)
+from pyromq.admin.messages.dead_letters import (
+    DeadLetter,
+    DeadLetterGroup,
+    DeadLetterQueue,
+    DeadLetters,
+    ResendProgress,
+    ResendResult,
+)
+from pyromq.admin.messages.delayed import (
+    Delayed,
+    DelayedMessage,
+    DelayLevel,
+    FoundDelayed,
+)
+from pyromq.admin.messages.half_messages import (
+    FoundHalves,
+    HalfMessage,
+    HalfMessages,
+)
+from pyromq.admin.messages.messages import (
+    DirectConsumption,
+    FoundMessages,
+    Messages,
+    QueueEntries,
+    QueueEntry,
+)
+from pyromq.admin.messages.sending import (
+    SendLatency,
+)
+from pyromq.admin.messages.tracks import (
+    MessageTrack,
+    TraceEvent,
+    TrackType,
+)
+from pyromq.admin.queue_reader import (
+    Pulled,
+    PullStatus,
 )
 from pyromq.admin.raft import (
     Raft,
@@ -95,13 +169,48 @@ __all__ = [
     "BrokerLags",
     "BrokerOverview",
     "Cleaning",
+    "ClientConnection",
     "Clusters",
     "Configurations",
+    "Connections",
+    "ConsumerConnections",
+    "DeadLetter",
+    "DeadLetterGroup",
+    "DeadLetterQueue",
+    "DeadLetters",
+    "DelayLevel",
+    "Delayed",
+    "DelayedMessage",
+    "DirectConsumption",
     "Export",
     "Exports",
+    "FoundDelayed",
+    "FoundHalves",
+    "FoundMessages",
+    "GroupAtBroker",
+    "GroupProgress",
+    "GroupSettings",
+    "GroupStatus",
+    "GroupSubscription",
+    "GroupSummary",
+    "Groups",
+    "HalfMessage",
+    "HalfMessages",
     "Maintenance",
+    "MemberStatus",
+    "MessageTrack",
+    "MessageView",
+    "Messages",
+    "Monitor",
+    "MonitorRound",
     "NotFoundError",
+    "NotOnlineError",
     "NotPermittedError",
+    "OffsetChange",
+    "OffsetChanges",
+    "OffsetMoved",
+    "Offsets",
+    "OnlineGroupError",
     "PartialFailureError",
     "Period",
     "PermissionChange",
@@ -109,14 +218,24 @@ __all__ = [
     "ProducerState",
     "Promotion",
     "PromotionCheck",
+    "PullStatus",
+    "Pulled",
+    "QueueEntries",
+    "QueueEntry",
     "QueueLag",
+    "QueueOffset",
+    "QueueProgress",
     "QueueStatus",
     "Raft",
     "RaftNodeState",
     "RefusedError",
     "ReplicaState",
     "ReplicationState",
+    "ResendProgress",
+    "ResendResult",
+    "RunningInfo",
     "RuntimeInfo",
+    "SendLatency",
     "SendTimes",
     "ServerSettings",
     "Statistic",
@@ -130,6 +249,9 @@ __all__ = [
     "TopicRoute",
     "TopicStatistics",
     "Topics",
+    "TraceEvent",
+    "TrackType",
+    "Undone",
     "UnknownBrokerError",
     "UnknownClusterError",
     "UnknownGroupError",

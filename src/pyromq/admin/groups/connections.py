@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from pyromq.admin.errors import NotFoundError, UnknownTopicError, refusal
+from pyromq.admin.partial import from_reachable
 from pyromq.admin.session import AdminSession, Area, read_body
 from pyromq.protocol.names import retry_topic
 from pyromq.protocol.wire.bodies import ConsumeFromWhere, ConsumeType, MessageModel
@@ -95,7 +96,10 @@ class Connections(Area):
     async def find_consumers(
         self, group: str, *, broker: str | None = None
     ) -> ConsumerConnections | None:
-        """Return the members of a consumer group, or None if there are none."""
+        """Return the members of a consumer group, or None if there are none.
+
+        A broker that does not answer counts only if no other knows a member.
+        """
         addresses = [broker] if broker is not None else await brokers_of_group(self._session, group)
         header = GetConsumerConnectionListRequestHeader(group)
 
@@ -110,10 +114,13 @@ class Connections(Area):
                 return ConsumerConnection()
             return read_body(ConsumerConnection, address, answer)
 
-        answers = await self._session.on_each(
-            f"reading the members of group {group!r}", addresses, ask
+        answers, failure = await from_reachable(
+            self._session, f"reading the members of group {group!r}", addresses, ask
         )
-        return _merged(group, [each for each in answers.values() if each.connection_set])
+        found = _merged(group, [each for each in answers.values() if each.connection_set])
+        if found is None and failure is not None:
+            raise failure
+        return found
 
     async def producers(self, group: str, topic: str) -> tuple[ClientConnection, ...]:
         """Return the members of a producer group that send to a topic; raises NotOnlineError."""
@@ -134,10 +141,15 @@ class Connections(Area):
                 return []
             return read_body(ProducerConnection, address, answer).connection_set
 
-        answers = await self._session.on_each(
-            f"reading the members of producer group {group!r}", masters.values(), ask
+        answers, failure = await from_reachable(
+            self._session,
+            f"reading the members of producer group {group!r}",
+            masters.values(),
+            ask,
         )
         clients = _clients(each for connections in answers.values() for each in connections)
+        if not clients and failure is not None:
+            raise failure
         if not clients:
             raise NotOnlineError("producer", group)
         return clients

@@ -10,10 +10,10 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
-from pyromq.admin.errors import AdminError, UnknownGroupError
+from pyromq.admin.errors import AdminError, PartialFailureError, UnknownGroupError
 from pyromq.admin.groups.connections import (
     ClientConnection,
     Connections,
@@ -27,6 +27,7 @@ from pyromq.admin.groups.running_info import (
     running_info,
     same_subscriptions,
 )
+from pyromq.admin.partial import from_reachable, with_results
 from pyromq.admin.session import AdminSession, Area
 from pyromq.protocol.names import (
     RETRY_TOPIC_PREFIX,
@@ -131,6 +132,8 @@ class GroupSummary:
     message_model: MessageModel | None
     consume_tps: float
     diff_total: int
+    #: Why figures are missing, because brokers do not answer; empty if none is.
+    problem: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,15 +167,21 @@ class Groups(Area):
     async def names(self, broker: str | None = None) -> list[str]:
         """Return the names of all groups that masters have settings for, sorted.
 
-        `broker` restricts it to the broker at this address.
+        `broker` restricts it to the broker at this address. If some brokers fail, the error's
+        `results` have the names of the others' groups.
         """
-        tables = await self._tables(
-            [broker] if broker is not None else await all_masters(self._session)
-        )
-        return sorted({name for table in tables.values() for name in table})
+        addresses = [broker] if broker is not None else await all_masters(self._session)
+        tables, failure = await self._tables(addresses)
+        found = sorted({name for table in tables.values() for name in table})
+        if failure is not None:
+            raise with_results(failure, "reading the names of groups", *found)
+        return found
 
     async def settings(self, group: str) -> list[GroupAtBroker]:
-        """Return the settings of a group at each broker; raises UnknownGroupError."""
+        """Return the settings of a group at each broker; raises UnknownGroupError.
+
+        If some brokers fail, the error's `results` have the settings at the others.
+        """
         info = await self._session.cluster_info()
         clusters = {
             name: cluster for cluster, names in info.cluster_addr_table.items() for name in names
@@ -182,12 +191,14 @@ class Groups(Area):
             for name, data in sorted(info.broker_addr_table.items())
             if data.broker_addrs
         }
-        tables = await self._tables(brokers.values())
+        tables, failure = await self._tables(brokers.values())
         found = [
             GroupAtBroker(clusters.get(name, ""), name, tables[address][group])
             for name, address in brokers.items()
-            if group in tables[address]
+            if group in tables.get(address, ())
         ]
+        if failure is not None:
+            raise with_results(failure, f"reading the settings of group {group!r}", *found)
         if not found:
             known = {name for table in tables.values() for name in table}
             raise UnknownGroupError(group, known)
@@ -249,44 +260,23 @@ class Groups(Area):
         """Return the offsets of a group by queue, whether it is online or not.
 
         `owners` asks every member which queues it consumes. Raises UnknownGroupError if the group
-        has never consumed.
+        has never consumed. If some brokers fail, the error's `results` have the progress at the
+        others.
         """
-        # Of all topics: a broker asked for one reports 0 if the group has not consumed it.
-        header = GetConsumeStatsRequestHeader(group)
-        answers = await self._session.on_each(
-            f"reading the progress of group {group!r}",
-            await brokers_of_group(self._session, group),
-            lambda address: self._session.fetch(
-                ConsumeStats,
-                address,
-                RequestCode.GET_CONSUME_STATS,
-                header,
-                request_timeout=self._slow,
-            ),
-        )
-        table = {
-            queue: offsets
-            for answer in answers.values()
-            for queue, offsets in answer.offset_table.items()
-            if topic in (None, queue.topic)
-        }
-        if not table:
-            problem = f"has not consumed topic {topic!r}" if topic else "has not consumed anything"
-            raise UnknownGroupError(group, await self.names(), problem)
-        owner_of = await self.owners(group) if owners else {}
-        queues = tuple(
-            QueueProgress(
-                queue,
-                each.broker_offset,
-                each.consumer_offset,
-                each.broker_offset - each.consumer_offset,
-                each.last_timestamp,
-                owner_of.get(queue, ""),
+        found, failure = await self._progress(group, topic)
+        if owners and found is not None:
+            owner_of = await self.owners(group)
+            queues = (
+                replace(each, client_id=owner_of.get(each.queue, "")) for each in found.queues
             )
-            for queue, each in sorted(table.items())
-        )
-        tps = sum(answer.consume_tps for answer in answers.values())
-        return GroupProgress(group, queues, tps, sum(each.diff for each in queues))
+            found = replace(found, queues=tuple(queues))
+        if failure is not None:
+            what = f"reading the progress of group {group!r}"
+            raise with_results(failure, what, *(() if found is None else (found,)))
+        if found is None:
+            problem = f"has not consumed topic {topic!r}" if topic else "has not consumed anything"
+            raise await unknown_group(self._session, group, problem)
+        return found
 
     async def summaries(self) -> list[GroupSummary]:
         """Return one line for each group that has a retry topic, as mqadmin lists them."""
@@ -305,19 +295,25 @@ class Groups(Area):
 
     async def summary(self, group: str) -> GroupSummary:
         """Return one line about a group; zeros where it has no members or offsets."""
+        problems = []
+        progress: GroupProgress | None = None
+        found: ConsumerConnections | None = None
         try:
-            progress = await self.progress(group)
-        except UnknownGroupError:
-            progress = GroupProgress(group, (), 0.0, 0)
-        found = await self._connections.find_consumers(group)
+            progress, failure = await self._progress(group, None)
+            if failure is not None:
+                problems.append(str(failure))
+            found = await self._connections.find_consumers(group)
+        except AdminError as error:
+            problems.append(str(error))
         return GroupSummary(
             group,
             len(found.clients) if found else 0,
             version_name(found.min_version) if found else "",
             found.consume_type if found else None,
             found.message_model if found else None,
-            progress.consume_tps,
-            progress.diff_total,
+            progress.consume_tps if progress else 0.0,
+            progress.diff_total if progress else 0,
+            "; ".join(problems),
         )
 
     # Members
@@ -396,20 +392,64 @@ class Groups(Area):
     def _slow(self) -> float:
         return _SLOW_FACTOR * self._session.settings.request_timeout
 
-    async def _tables(self, addresses: Iterable[str]) -> dict[str, dict[str, GroupSettings]]:
-        answers = await self._session.on_each(
+    async def _progress(
+        self, group: str, topic: str | None
+    ) -> tuple[GroupProgress | None, PartialFailureError | None]:
+        """Return the progress at the brokers that answer, None if there is none."""
+        # Of all topics: a broker asked for one reports 0 if the group has not consumed it.
+        header = GetConsumeStatsRequestHeader(group)
+        answers, failure = await from_reachable(
+            self._session,
+            f"reading the progress of group {group!r}",
+            await brokers_of_group(self._session, group),
+            lambda address: self._session.fetch(
+                ConsumeStats,
+                address,
+                RequestCode.GET_CONSUME_STATS,
+                header,
+                request_timeout=self._slow,
+            ),
+        )
+        table = {
+            queue: offsets
+            for answer in answers.values()
+            for queue, offsets in answer.offset_table.items()
+            if topic in (None, queue.topic)
+        }
+        if not table:
+            return None, failure
+        queues = tuple(
+            QueueProgress(
+                queue,
+                each.broker_offset,
+                each.consumer_offset,
+                each.broker_offset - each.consumer_offset,
+                each.last_timestamp,
+            )
+            for queue, each in sorted(table.items())
+        )
+        tps = sum(answer.consume_tps for answer in answers.values())
+        return GroupProgress(group, queues, tps, sum(each.diff for each in queues)), failure
+
+    async def _tables(
+        self, addresses: Iterable[str]
+    ) -> tuple[dict[str, dict[str, GroupSettings]], PartialFailureError | None]:
+        """Return the settings of all groups by the broker's address, and the error of others."""
+        answers, failure = await from_reachable(
+            self._session,
             "reading the settings of groups",
             addresses,
             lambda address: self._session.fetch(
                 SubscriptionGroupWrapper, address, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG
             ),
         )
-        return {
+        tables = {
             address: {
                 name: _settings(config) for name, config in table.subscription_group_table.items()
             }
             for address, table in answers.items()
         }
+        return tables, failure
 
     async def _delete_topic(self, topic: str, cluster: str, masters: list[str]) -> None:
         at_brokers = DeleteTopicRequestHeader(topic)
@@ -425,6 +465,18 @@ class Groups(Area):
             RequestCode.DELETE_TOPIC_IN_NAMESRV,
             DeleteTopicFromNamesrvRequestHeader(topic, cluster),
         )
+
+
+async def unknown_group(session: AdminSession, group: str, problem: str = "") -> UnknownGroupError:
+    """Return the error about a group, with similar names."""
+    names: Iterable[str] = ()
+    try:
+        names = await Groups(session).names()
+    except PartialFailureError as error:
+        names = error.results
+    except AdminError:
+        pass  # suggestions are a courtesy
+    return UnknownGroupError(group, names, problem)
 
 
 def _settings(config: SubscriptionGroupConfig) -> GroupSettings:

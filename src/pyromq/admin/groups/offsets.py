@@ -18,12 +18,11 @@ from typing import Final
 from pyromq.admin.errors import (
     AdminError,
     UnknownBrokerError,
-    UnknownGroupError,
     UnreachableError,
     refusal,
 )
 from pyromq.admin.groups.connections import Connections
-from pyromq.admin.groups.groups import Groups
+from pyromq.admin.groups.groups import unknown_group
 from pyromq.admin.queue_reader import QueueReader
 from pyromq.admin.session import AdminSession, Area, read_body
 from pyromq.protocol.names import group_fault
@@ -109,7 +108,6 @@ class Offsets(Area):
     def __init__(self, session: AdminSession) -> None:
         super().__init__(session)
         self._connections = Connections(session)
-        self._groups = Groups(session)
         self._reader = QueueReader(session)
 
     async def committed(self, group: str, topic: str) -> list[QueueOffset]:
@@ -218,7 +216,7 @@ class Offsets(Area):
         sources = {each.queue: each.offset for each in await self.committed(source, topic)}
         if all(offset is None for offset in sources.values()):
             problem = f"has not consumed topic {topic!r}"
-            raise UnknownGroupError(source, await self._groups.names(), problem)
+            raise await unknown_group(self._session, source, problem)
         planned = [
             (broker.address, _moved(each, offset, force=True))
             for broker in await self._brokers(target, topic)

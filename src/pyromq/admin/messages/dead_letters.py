@@ -11,11 +11,19 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from typing import Final
 
-from pyromq.admin.errors import AdminError, NotFoundError, UnknownTopicError, similar
+from pyromq.admin.errors import (
+    AdminError,
+    NotFoundError,
+    PartialFailureError,
+    UnknownTopicError,
+    UnreachableError,
+    similar,
+)
 from pyromq.admin.message_view import MessageView
 from pyromq.admin.messages.copies import original_topic
 from pyromq.admin.messages.messages import MAX_TIMESTAMP, FoundMessages, Messages
 from pyromq.admin.messages.resending import Resender, Tally
+from pyromq.admin.partial import from_reachable, with_results
 from pyromq.admin.queue_reader import QueueReader
 from pyromq.admin.session import AdminSession, Area
 from pyromq.protocol.message.properties import ORIGIN_MESSAGE_ID
@@ -111,27 +119,45 @@ class DeadLetters(Area):
         self._reader = QueueReader(session)
 
     async def groups(self) -> list[DeadLetterGroup]:
-        """Return the groups that have a dead-letter topic, those with most dead letters first."""
+        """Return the groups that have a dead-letter topic, those with most dead letters first.
+
+        If some brokers fail, the error's `results` have what the others know.
+        """
         topics = [
             topic
             for topic in await self._session.topic_names()
             if topic.startswith(DEAD_LETTER_TOPIC_PREFIX)
         ]
-        found = [
-            await self.counts(topic.removeprefix(DEAD_LETTER_TOPIC_PREFIX))
-            for topic in sorted(topics)
-        ]
-        return sorted(found, key=lambda each: (-each.count, each.group))
+        found: list[DeadLetterGroup] = []
+        failures: dict[str, Exception] = {}
+        done: set[str] = set()
+        for topic in sorted(topics):
+            try:
+                found.append(await self.counts(topic.removeprefix(DEAD_LETTER_TOPIC_PREFIX)))
+            except PartialFailureError as error:
+                found += error.results
+                failures |= error.failures
+                done.update(error.done)
+            except UnreachableError as error:
+                failures[error.address] = error
+        found.sort(key=lambda each: (-each.count, each.group))
+        if failures:
+            raise PartialFailureError("counting dead letters", sorted(done), failures, found)
+        return found
 
     async def counts(self, group: str) -> DeadLetterGroup:
-        """Return how many dead letters a group has at each broker; raises NotFoundError."""
+        """Return how many dead letters a group has at each broker; raises NotFoundError.
+
+        If some brokers fail, the error's `results` have the counts of the others.
+        """
         topic = dead_letter_topic(group)
         try:
             masters = await self._session.masters_of_topic(topic)
         except UnknownTopicError:
             raise await self._nothing(group) from None
         header = GetTopicStatsInfoRequestHeader(topic)
-        answers = await self._session.on_each(
+        answers, failure = await from_reachable(
+            self._session,
             f"reading the dead letters of group {group!r}",
             masters.values(),
             lambda address: self._session.fetch(
@@ -149,13 +175,16 @@ class DeadLetters(Area):
             for answer in answers.values()
             for queue, offsets in sorted(answer.offset_table.items())
         )
-        return DeadLetterGroup(
+        found = DeadLetterGroup(
             group,
             topic,
             sum(each.count for each in queues),
             max((each.last_stored for each in queues), default=0),
             queues,
         )
+        if failure is not None:
+            raise with_results(failure, f"counting the dead letters of group {group!r}", found)
+        return found
 
     async def find(
         self, group: str, *, begin: int = 0, end: int = MAX_TIMESTAMP, limit: int = 64

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pyromq.admin.errors import AdminError, UnreadableAnswerError
 from pyromq.admin.groups.connections import all_brokers
 from pyromq.admin.message_view import MessageView
+from pyromq.admin.partial import from_reachable, with_results
 from pyromq.admin.queue_reader import QueueReader
 from pyromq.admin.session import AdminSession, Area, read_body, read_text
 from pyromq.protocol.java.properties import parse_properties
@@ -73,23 +74,19 @@ class Delayed(Area):
         self._reader = QueueReader(session)
 
     async def levels(self) -> list[DelayLevel]:
-        """Return each level of each broker, and how many messages wait there."""
-        found = []
-        for name, address in (await all_brokers(self._session)).items():
-            levels, progress = await self._state(address)
-            for level in range(1, len(levels) + 1):
-                queue = _queue(name, level)
-                begin = progress.get(level, 0)
-                waiting = max(0, await self._reader.max_offset(address, queue) - begin)
-                first = await self._due_at(address, queue, begin, levels) if waiting else 0
-                last = (
-                    await self._due_at(address, queue, begin + waiting - 1, levels)
-                    if waiting
-                    else 0
-                )
-                found.append(
-                    DelayLevel(name, level, levels.text.split()[level - 1], waiting, first, last)
-                )
+        """Return each level of each broker, and how many messages wait there.
+
+        If some brokers fail, the error's `results` have the levels of the others.
+        """
+        brokers = await all_brokers(self._session)
+        names = {address: name for name, address in brokers.items()}
+        what = "reading delay levels"
+        answers, failure = await from_reachable(
+            self._session, what, names, lambda address: self._levels_of(names[address], address)
+        )
+        found = [each for levels in answers.values() for each in levels]
+        if failure is not None:
+            raise with_results(failure, what, *found)
         return found
 
     async def find(
@@ -102,28 +99,52 @@ class Delayed(Area):
     ) -> FoundDelayed:
         """Return the next messages to be delivered, at most `limit`.
 
-        `topic` is the one that they are for, `until` a time (ms since the epoch).
+        `topic` is the one that they are for, `until` a time (ms since the epoch). Brokers that fail
+        make the result incomplete, unless all of them do.
         """
-        found: list[DelayedMessage] = []
-        for name, address in (await all_brokers(self._session)).items():
+        brokers = await all_brokers(self._session)
+        names = {address: name for name, address in brokers.items()}
+
+        async def read(address: str) -> list[DelayedMessage]:
+            name = names[address]
             levels, progress = await self._state(address)
             if level is not None and not 1 <= level <= len(levels):
                 raise AdminError(f"level {level}: {name} has the levels 1 to {len(levels)}")
+            messages = []
             for each in range(1, len(levels) + 1) if level is None else (level,):
-                found += await self._read(
+                messages += await self._read(
                     address, _queue(name, each), progress.get(each, 0), levels, topic, until, limit
                 )
-        found.sort(key=lambda each: (each.due, each.message.broker_name, each.level))
-        is_complete = len(found) <= limit
-        shown = tuple(found[:limit])
-        return FoundDelayed(
-            shown,
-            dict(Counter(each.topic for each in shown).most_common()),
-            is_complete,
-            "" if is_complete else f"more than {limit} messages wait",
+            return messages
+
+        answers, failure = await from_reachable(
+            self._session, "reading delayed messages", names, read
         )
+        found = [message for messages in answers.values() for message in messages]
+        found.sort(key=lambda each: (each.due, each.message.broker_name, each.level))
+        reasons = [] if failure is None else [str(failure)]
+        if len(found) > limit:
+            reasons.append(f"more than {limit} messages wait")
+        shown = tuple(found[:limit])
+        by_topic = dict(Counter(each.topic for each in shown).most_common())
+        return FoundDelayed(shown, by_topic, not reasons, "; ".join(reasons))
 
     # Helpers, in call order
+
+    async def _levels_of(self, name: str, address: str) -> list[DelayLevel]:
+        levels, progress = await self._state(address)
+        found = []
+        for level in range(1, len(levels) + 1):
+            queue = _queue(name, level)
+            begin = progress.get(level, 0)
+            waiting = max(0, await self._reader.max_offset(address, queue) - begin)
+            first = last = 0
+            if waiting:
+                first = await self._due_at(address, queue, begin, levels)
+                last = await self._due_at(address, queue, begin + waiting - 1, levels)
+            delay = levels.text.split()[level - 1]
+            found.append(DelayLevel(name, level, delay, waiting, first, last))
+        return found
 
     async def _state(self, address: str) -> tuple[DelayLevels, dict[int, int]]:
         """Return the levels of a broker, and the offset of the next message of each."""

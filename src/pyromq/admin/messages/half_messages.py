@@ -15,6 +15,7 @@ from pyromq.admin.errors import NotFoundError, UnknownTopicError
 from pyromq.admin.groups.connections import all_brokers
 from pyromq.admin.message_view import MessageView
 from pyromq.admin.messages.messages import MAX_TIMESTAMP, FoundMessages, Messages
+from pyromq.admin.partial import from_reachable
 from pyromq.admin.queue_reader import QueueReader
 from pyromq.admin.session import AdminSession, Area, read_header
 from pyromq.base.clock import now_ms
@@ -78,18 +79,29 @@ class HalfMessages(Area):
     async def find(
         self, *, topic: str | None = None, producer_group: str | None = None, limit: int = 64
     ) -> FoundHalves:
-        """Return the oldest open transactions, at most `limit`."""
-        found: list[HalfMessage] = []
-        for name, address in (await all_brokers(self._session)).items():
-            found += [
-                half
-                for half in await self._open_halves(name, address)
-                if topic in (None, half.topic) and producer_group in (None, half.producer_group)
-            ]
+        """Return the oldest open transactions, at most `limit`.
+
+        Brokers that fail make the result incomplete, unless all of them do.
+        """
+        brokers = await all_brokers(self._session)
+        names = {address: name for name, address in brokers.items()}
+        answers, failure = await from_reachable(
+            self._session,
+            "reading half messages",
+            names,
+            lambda address: self._open_halves(names[address], address),
+        )
+        found = [
+            half
+            for halves in answers.values()
+            for half in halves
+            if topic in (None, half.topic) and producer_group in (None, half.producer_group)
+        ]
         found.sort(key=lambda each: -each.age_ms)
-        is_complete = len(found) <= limit
-        reason = "" if is_complete else f"{len(found)} transactions are open"
-        return FoundHalves(tuple(found[:limit]), is_complete, reason)
+        reasons = [] if failure is None else [str(failure)]
+        if len(found) > limit:
+            reasons.append(f"{len(found)} transactions are open")
+        return FoundHalves(tuple(found[:limit]), not reasons, "; ".join(reasons))
 
     async def abandoned(self, *, limit: int = 64) -> FoundMessages:
         """Return half messages that brokers gave up, whose producers never answered."""

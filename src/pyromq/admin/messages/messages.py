@@ -204,7 +204,10 @@ class Messages(Area):
         broker_name: str | None = None,
         queue_id: int | None = None,
     ) -> FoundMessages:
-        """Return the first `limit` messages stored between two times (ms, both included)."""
+        """Return the first `limit` messages stored between two times (ms, both included).
+
+        Brokers that fail make the result incomplete, unless all of them do.
+        """
         wanted = Subscription.of(subscription)
         queues = [
             each
@@ -225,18 +228,27 @@ class Messages(Area):
                         found.append(message)
             return found
 
-        lists = await asyncio.gather(*(read(queue, address) for queue, address in queues))
-        merged = sorted(
-            (message for messages in lists for message in messages),
-            key=lambda each: (each.store_timestamp, each.broker_name, each.physical_offset),
+        outcomes = await asyncio.gather(
+            *(read(queue, address) for queue, address in queues), return_exceptions=True
         )
-        if len(merged) <= limit:
-            return FoundMessages(tuple(merged), complete=True)
-        return FoundMessages(
-            tuple(merged[:limit]),
-            complete=False,
-            reason=f"there are more than {limit} messages; continue from the time of the last one",
-        )
+        merged: list[MessageView] = []
+        failures: dict[str, AdminError] = {}
+        for (_, address), outcome in zip(queues, outcomes, strict=True):
+            if isinstance(outcome, AdminError):
+                failures[address] = outcome
+            elif isinstance(outcome, BaseException):
+                raise outcome
+            else:
+                merged += outcome
+        if failures and set(failures) == {address for _, address in queues}:
+            raise next(iter(failures.values()))
+        merged.sort(key=lambda each: (each.store_timestamp, each.broker_name, each.physical_offset))
+        reasons = [str(error) for error in failures.values()]
+        if len(merged) > limit:
+            reasons.append(
+                f"there are more than {limit} messages; continue from the time of the last one"
+            )
+        return FoundMessages(tuple(merged[:limit]), not reasons, "; ".join(reasons))
 
     # Reading queues
 

@@ -3,8 +3,8 @@
 The target topic itself is the record of what was resent: each copy carries the stamp of its dead
 letter (`copies`). A resend first takes a lock that no request of an earlier one survives (`fence`),
 then reads the target topic from the time of the first dead letter on, and sends what is missing.
-There is no file to lose, and a copy that a broker lost in a power cut is sent again
-([decision](docs/adr/2026-11-17-resent-once.md)).
+There is no file to lose, and a copy that a broker lost in a power cut is sent again. The note
+`docs/adr/2026-11-17-resent-once.md` has the reasons and limits.
 
 Runs on the event loop of the `Admin`.
 """

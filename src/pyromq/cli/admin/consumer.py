@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
 import click
 
+from pyromq.admin.errors import AdminError
 from pyromq.admin.groups.connections import ClientConnection
-from pyromq.admin.groups.groups import GroupProgress, GroupSettings, GroupStatus, GroupSummary
+from pyromq.admin.groups.groups import (
+    GroupAtBroker,
+    GroupProgress,
+    GroupSettings,
+    GroupStatus,
+    GroupSummary,
+)
 from pyromq.admin.groups.monitoring import Monitor, MonitorRound
 from pyromq.admin.groups.running_info import RunningInfo
 from pyromq.base.clock import now_ms
@@ -20,7 +28,7 @@ from pyromq.cli.admin.options import (
     topic_option,
 )
 from pyromq.cli.admin.output import cell, plain, second_text, time_text
-from pyromq.cli.admin.running import Run, admin_command
+from pyromq.cli.admin.running import Run, admin_command, showing_partial_results
 from pyromq.protocol.names import dead_letter_topic, retry_topic
 from pyromq.protocol.wire.bodies import ConsumeType, MessageQueue
 from pyromq.protocol.wire.bodies_consumer import ProcessQueueInfo
@@ -47,7 +55,12 @@ _SETTINGS: Final = (
 @text_option("-g", "--consumerGroup", "group", "Show the members of this group.", required=True)
 @text_option("-b", "--brokerAddr", "broker", "Ask only this broker.", metavar="ADDRESS")
 async def consumer_connection(run: Run, group: str, broker: str | None) -> None:
-    """Show the connected members of a consumer group and its subscriptions."""
+    """Show the connected members of a consumer group and its subscriptions.
+
+    \b
+    Examples
+        pyromq admin consumerConnection -g billing
+    """
     found = await run.admin.connections.consumers(group, broker=broker)
     run.result(found)
     run.table(_CLIENT_COLUMNS, map(_client_row, found.clients))
@@ -67,7 +80,12 @@ async def consumer_connection(run: Run, group: str, broker: str | None) -> None:
 @text_option("-g", "--producerGroup", "group", "Show the members of this group.", required=True)
 @topic_option("Ask the brokers of this topic.")
 async def producer_connection(run: Run, group: str, topic: str) -> None:
-    """Show the connected members of a producer group."""
+    """Show the connected members of a producer group.
+
+    \b
+    Examples
+        pyromq admin producerConnection -g shop -t orders
+    """
     clients = await run.admin.connections.producers(group, topic)
     run.result(clients)
     run.table(
@@ -160,6 +178,10 @@ async def update_sub_group(
     """Create a consumer group or change it, at a broker or at all masters of a cluster.
 
     As in mqadmin, options that are not given set their defaults.
+
+    \b
+    Examples
+        pyromq admin updateSubGroup -c DefaultCluster -g billing -r 5
     """
     settings = GroupSettings(
         group,
@@ -191,6 +213,10 @@ async def delete_sub_group(
     """Delete a consumer group, at a broker or at all masters of a cluster.
 
     At a cluster, its retry topic and its dead letters are deleted, too.
+
+    \b
+    Examples
+        pyromq admin deleteSubGroup -c DefaultCluster -g billing --dry-run
     """
     await run.admin.groups.settings(group)  # fails for an unknown one before any question
     where = f"broker {broker}" if broker is not None else f"cluster {cluster}"
@@ -213,14 +239,23 @@ async def delete_sub_group(
 @admin_command("getConsumerConfig")
 @text_option("-g", "--groupName", "group", "Show the settings of this group.", required=True)
 async def get_consumer_config(run: Run, group: str) -> None:
-    """Show the settings of a consumer group at each broker."""
-    found = await run.admin.groups.settings(group)
-    run.result(found)
-    for each in found:
-        line = "=" * 29
-        run.line(f"{line}{each.cluster}:{each.broker_name}{line}")
-        values = dict(zip(_SETTINGS, _values(each.settings), strict=True))
-        run.pairs(values, "{:<40}=  {}")
+    """Show the settings of a consumer group at each broker.
+
+    \b
+    Examples
+        pyromq admin getConsumerConfig -g billing
+    """
+
+    def show(found: Sequence[GroupAtBroker]) -> None:
+        run.result(found)
+        for each in found:
+            line = "=" * 29
+            run.line(f"{line}{each.cluster}:{each.broker_name}{line}")
+            values = dict(zip(_SETTINGS, _values(each.settings), strict=True))
+            run.pairs(values, "{:<40}=  {}")
+
+    with showing_partial_results(show):
+        show(await run.admin.groups.settings(group))
 
 
 # Progress
@@ -240,15 +275,28 @@ async def consumer_progress(run: Run, group: str | None, show_clients: bool) -> 
 
     Diff is the number of messages that are not consumed yet; LastTime is when the last consumed
     message was stored.
+
+    \b
+    Examples
+        pyromq admin consumerProgress -g billing --watch 5
     """
     if group is None:
         summaries = await run.admin.groups.summaries()
         run.result(summaries)
         _show_summaries(run, summaries)
+        problems = {each.group: each.problem for each in summaries if each.problem}
+        if problems:
+            first = next(iter(problems.values()))
+            raise AdminError(f"figures of {', '.join(problems)} are not complete: {first}")
         return
-    progress = await run.admin.groups.progress(group, owners=show_clients)
-    run.result(progress)
-    _show_progress(run, progress, show_clients=show_clients)
+
+    def show(found: Sequence[GroupProgress]) -> None:
+        for progress in found:
+            run.result(progress)
+            _show_progress(run, progress, show_clients=show_clients)
+
+    with showing_partial_results(show):
+        show([await run.admin.groups.progress(group, owners=show_clients)])
 
 
 def _show_summaries(run: Run, summaries: list[GroupSummary]) -> None:
@@ -326,6 +374,10 @@ async def consumer_status(
 
     As in mqadmin, the report of each member is written to a file in the working directory, unless
     -i names one member or --json is given.
+
+    \b
+    Examples
+        pyromq admin consumerStatus -g billing -s
     """
     if client_id is not None:
         info = await run.admin.groups.running_info(group, client_id, stacks=stacks)
@@ -390,6 +442,10 @@ async def start_monitoring(run: Run, interval: float, rounds: int | None) -> Non
     """Examine all groups again and again: lags, members, lost messages. Ends with Ctrl-C.
 
     Each round prints lines with the prefix [MONITOR], or with --json one JSON value.
+
+    \b
+    Examples
+        pyromq admin startMonitoring --interval 30
     """
     monitor = Monitor(run.admin.session)
     number = 0

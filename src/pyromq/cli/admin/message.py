@@ -58,6 +58,10 @@ async def query_msg_by_id(
     """Show messages by the ids that brokers made (offset message ids).
 
     With -g and -d, a connected consumer handles them at once. With -s true, copies are sent.
+
+    \b
+    Examples
+        pyromq admin queryMsgById -i 7F00000100002A9F0000000000000000
     """
     messages = run.admin.messages
     wanted = [word.strip() for word in ids.split(",") if word.strip()]
@@ -98,6 +102,10 @@ async def query_msg_by_unique_key(
     """Show a message by the id that its producer made.
 
     With -g and -d, a connected consumer handles it at once.
+
+    \b
+    Examples
+        pyromq admin queryMsgByUniqueKey -t orders -i 7F00000100002A9F0000000000000000
     """
     messages = run.admin.messages
     found = await messages.by_unique_key(topic, msg_id)
@@ -135,7 +143,12 @@ async def query_msg_by_unique_key(
 async def query_msg_by_key(
     run: Run, topic: str, key: str, limit: int, begin: int | None, end: int | None
 ) -> None:
-    """List messages by a key. A note on stderr says so if there may be more."""
+    """List messages by a key. A note on stderr says so if there may be more.
+
+    \b
+    Examples
+        pyromq admin queryMsgByKey -t orders -k order-17
+    """
     times = {name: value for name, value in (("begin", begin), ("end", end)) if value is not None}
     found = await run.admin.messages.by_key(topic, key, limit=limit, **times)
     if not found.messages:
@@ -165,7 +178,12 @@ async def query_msg_by_key(
 async def query_msg_by_offset(
     run: Run, topic: str, broker_name: str, queue_id: int, offset: int
 ) -> None:
-    """Show the message at an offset of a queue."""
+    """Show the message at an offset of a queue.
+
+    \b
+    Examples
+        pyromq admin queryMsgByOffset -t orders -b broker-a -i 0 -o 1200
+    """
     message = await run.admin.messages.by_offset(topic, broker_name, queue_id, offset)
     tracks = await run.admin.messages.track(message)
     run.result(tracked_json(message, tracks))
@@ -206,6 +224,10 @@ async def query_msg_by_time(
     """List messages by the time at which they were stored. mqadmin has no such command.
 
     A note on stderr says so if there are more.
+
+    \b
+    Examples
+        pyromq admin queryMsgByTime -t orders -b '2026-11-17#08:00:00:000' --limit 10
     """
     found = await run.admin.messages.by_time(
         topic,
@@ -248,7 +270,12 @@ async def query_msg_by_time(
     show_default=True,
 )
 async def query_msg_trace_by_id(run: Run, msg_id: str, trace_topic: str) -> None:
-    """Show who sent and who consumed a message, if the clients traced it."""
+    """Show who sent and who consumed a message, if the clients traced it.
+
+    \b
+    Examples
+        pyromq admin queryMsgTraceById -i 7F00000100002A9F0000000000000000
+    """
     events = await run.admin.messages.trace(msg_id, trace_topic=trace_topic)
     if not events:
         raise NotFoundError(f"topic {trace_topic!r} has no trace of message {msg_id}")
@@ -303,7 +330,12 @@ async def send_message(
     queue_id: int | None,
     trace: bool,
 ) -> None:
-    """Send a message."""
+    """Send a message.
+
+    \b
+    Examples
+        pyromq admin sendMessage -t orders -p 'one book' -k order-17
+    """
     if queue_id is not None and broker_name is None:
         raise click.UsageError("Broker name must be set if the queue is chosen!")
     result = await run.admin.messages.send(
@@ -351,6 +383,10 @@ async def check_msg_send_rt(run: Run, topic: str, amount: int, size: int) -> Non
     """Send messages to one queue after the other and show how long each takes, in ms.
 
     As in mqadmin, the average leaves the first message out.
+
+    \b
+    Examples
+        pyromq admin checkMsgSendRT -t orders -a 100 -s 1024
     """
     latencies = run.admin.messages.check_latency(topic, amount=amount, size=size)
     found = [each async for each in latencies]
@@ -399,7 +435,12 @@ async def query_cq(
     broker: str | None,
     group: str | None,
 ) -> None:
-    """Show entries of a consume queue: physical offset, size and hash of the tags."""
+    """Show entries of a consume queue: physical offset, size and hash of the tags.
+
+    \b
+    Examples
+        pyromq admin queryCq -t orders -q 0 -i 1200 -c 5
+    """
     found = await run.admin.messages.queue_entries(
         topic, queue_id, index, count, broker=broker or None, group=group
     )

@@ -71,6 +71,10 @@ async def print_msg(
     """Print the messages of a topic, queue by queue.
 
     With --json, one JSON value per message is printed.
+
+    \b
+    Examples
+        pyromq admin printMsg -t orders -s 'new || paid'
     """
     for queue, _ in await run.admin.messages.queues(topic):
         first, last = await run.admin.messages.bounds(queue, begin, end)
@@ -115,6 +119,10 @@ async def print_msg_by_queue(
     """Print the messages of one queue, or count their tags.
 
     With --json, one JSON value per message and one with the counts is printed.
+
+    \b
+    Examples
+        pyromq admin printMsgByQueue -t orders -a broker-a -i 0 -f true
     """
     queue = MessageQueue(topic, broker_name, queue_id)
     first, last = await run.admin.messages.bounds(queue, begin, end)
@@ -167,6 +175,10 @@ async def consume_message(
     """Read messages of a topic, or of one queue from an offset on; no offset is committed.
 
     With --json, one JSON value per message is printed.
+
+    \b
+    Examples
+        pyromq admin consumeMessage -t orders -b broker-a -i 0 -o 1200 -c 5
     """
     if queue_id is not None and broker_name is None:
         raise click.UsageError("Give -b/--brokerName together with -i/--queueId.")

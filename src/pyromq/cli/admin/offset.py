@@ -7,7 +7,7 @@ from typing import Final
 
 import click
 
-from pyromq.admin.errors import UnknownGroupError
+from pyromq.admin.groups.groups import unknown_group
 from pyromq.admin.groups.offsets import END, OffsetChanges
 from pyromq.cli.admin.options import flag_value_option, text_option, topic_option
 from pyromq.cli.admin.output import cell
@@ -45,6 +45,10 @@ async def reset_offset_by_time(
 
     Members that are online move by themselves within seconds; the offsets of an offline group are
     written to the brokers. --dry-run shows the offsets before and after.
+
+    \b
+    Examples
+        pyromq admin resetOffsetByTime -g billing -t orders -s '2026-11-17#08:00:00:000'
     """
     time_text = time_text.strip()
     timestamp = Timestamp(allow_now=True).convert(time_text, None, None)
@@ -67,7 +71,12 @@ async def reset_offset_by_time(
 @topic_option("Move it in this topic.")
 @_force_option
 async def skip_accumulated_message(run: Run, group: str, topic: str, force: bool) -> None:
-    """Move a consumer group to the end: it will not consume what has accumulated."""
+    """Move a consumer group to the end: it will not consume what has accumulated.
+
+    \b
+    Examples
+        pyromq admin skipAccumulatedMessage -g billing -t orders --dry-run
+    """
     if not run.dry_run and not run.confirmed(
         f"Let group {group} skip all messages of topic {topic} that it has not consumed"
     ):
@@ -96,6 +105,10 @@ async def clone_group_offset(
 
     mqadmin 4.9.7 copies the offsets in all topics of the group, whatever -t says; this command
     copies those in the topic.
+
+    \b
+    Examples
+        pyromq admin cloneGroupOffset -s billing -d audit -t orders
     """
     if not run.dry_run and not run.confirmed(
         f"Give group {target} the offsets of group {source} in topic {topic}"
@@ -167,6 +180,10 @@ async def preview_offsets(run: Run, group: str, topic: str, time_text: str | Non
     """Show the offsets of a group in a topic, and where a reset would move them.
 
     Nothing is changed. mqadmin has no such command.
+
+    \b
+    Examples
+        pyromq admin previewOffsets -g billing -t orders -s now
     """
     if time_text is not None:
         timestamp = Timestamp(allow_now=True).convert(time_text, None, None)
@@ -174,9 +191,8 @@ async def preview_offsets(run: Run, group: str, topic: str, time_text: str | Non
         return
     offsets = await run.admin.offsets.committed(group, topic)
     if all(each.offset is None for each in offsets):
-        raise UnknownGroupError(
-            group, await run.admin.groups.names(), f"has no offsets in topic {topic!r}"
-        )
+        problem = f"has no offsets in topic {topic!r}"
+        raise await unknown_group(run.admin.session, group, problem)
     run.result(offsets)
     run.table(
         ("#brokerName", "#queueId", "#minOffset", "#maxOffset", "#offset"),

@@ -5,7 +5,7 @@ mqadmin has none of them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final
 
@@ -14,6 +14,7 @@ import click
 from pyromq.admin.errors import AdminError
 from pyromq.admin.messages.dead_letters import (
     DeadLetter,
+    DeadLetterGroup,
     ResendProgress,
     ResendResult,
     dead_letter,
@@ -28,7 +29,7 @@ from pyromq.cli.admin.message_text import (
 )
 from pyromq.cli.admin.options import text_option, topic_option
 from pyromq.cli.admin.output import time_text
-from pyromq.cli.admin.running import Run, admin_command
+from pyromq.cli.admin.running import Run, admin_command, showing_partial_results
 from pyromq.cli.admin.times import Timestamp
 
 _MAX_FAILURES_SHOWN: Final = 5
@@ -66,22 +67,31 @@ _end_option = click.option(
 
 @admin_command("dlqList", watch=True)
 async def dlq_list(run: Run) -> None:
-    """List the consumer groups that have dead letters, those with most first."""
-    groups = await run.admin.dead_letters.groups()
-    run.result(groups)
-    run.table(
-        ("#Group", "#Count", "#Last Stored", "#Brokers"),
-        [
-            (
-                each.group,
-                each.count,
-                time_text(each.last_stored) if each.last_stored > 0 else "N/A",
-                ", ".join(f"{queue.broker_name}: {queue.count}" for queue in each.queues),
-            )
-            for each in groups
-        ],
-        numbers=("#Count",),
-    )
+    """List the consumer groups that have dead letters, those with most first.
+
+    \b
+    Examples
+        pyromq admin dlqList --watch 10
+    """
+
+    def show(groups: Sequence[DeadLetterGroup]) -> None:
+        run.result(groups)
+        run.table(
+            ("#Group", "#Count", "#Last Stored", "#Brokers"),
+            [
+                (
+                    each.group,
+                    each.count,
+                    time_text(each.last_stored) if each.last_stored > 0 else "N/A",
+                    ", ".join(f"{queue.broker_name}: {queue.count}" for queue in each.queues),
+                )
+                for each in groups
+            ],
+            numbers=("#Count",),
+        )
+
+    with showing_partial_results(show):
+        show(await run.admin.dead_letters.groups())
 
 
 @admin_command("dlqShow")
@@ -94,6 +104,10 @@ async def dlq_show(run: Run, group: str, begin: int, end: int, limit: int, full:
     """Show dead letters of a consumer group, the oldest first.
 
     A note on stderr says so if there are more.
+
+    \b
+    Examples
+        pyromq admin dlqShow -g billing --full
     """
     found = await run.admin.dead_letters.find(group, begin=begin, end=end, limit=limit)
     letters = [dead_letter(message) for message in found.messages]
@@ -282,7 +296,12 @@ async def half_messages(
     resumed: str | None,
     limit: int,
 ) -> None:
-    """Show transactions that are neither committed nor rolled back, the oldest first."""
+    """Show transactions that are neither committed nor rolled back, the oldest first.
+
+    \b
+    Examples
+        pyromq admin halfMessages -g shop
+    """
     if resumed is not None:
         await run.admin.half_messages.resume(resumed)
         run.result({"resumed": resumed})
@@ -372,7 +391,12 @@ async def delayed_messages(
     levels: bool,
     limit: int,
 ) -> None:
-    """Show delayed messages, the next one to be delivered first."""
+    """Show delayed messages, the next one to be delivered first.
+
+    \b
+    Examples
+        pyromq admin delayedMessages -t orders --levels
+    """
     if levels:
         states = await run.admin.delayed.levels()
         run.result(states)

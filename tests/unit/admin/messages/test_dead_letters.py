@@ -134,7 +134,7 @@ async def test_bad_arguments(admin: Admin, dead: str) -> None:
         ("dead letters themselves", {"to": "%DLQ%billing"}),
     ):
         with pytest.raises(AdminError, match=problem):
-            await admin.dead_letters.resend(GROUP, **arguments)  # type: ignore[arg-type]
+            await admin.dead_letters.resend(GROUP, **arguments)
     with pytest.raises(UnknownTopicError):
         await admin.dead_letters.resend(GROUP, to="nowhere")
     assert (await admin.dead_letters.resend(GROUP)).by_topic == {dead: 5}

@@ -156,8 +156,8 @@ async def test_the_rate_is_kept(admin: Admin, dead: str, monkeypatch: pytest.Mon
     async def sleep(seconds: float) -> None:
         slept.append(seconds)
 
-    monkeypatch.setattr(resending.asyncio, "sleep", sleep)
-    monkeypatch.setattr(resending.time, "monotonic", lambda: 100.0)
+    monkeypatch.setattr("pyromq.admin.messages.resending.asyncio.sleep", sleep)
+    monkeypatch.setattr("pyromq.admin.messages.resending.time.monotonic", lambda: 100.0)
     result = await admin.dead_letters.resend(GROUP, rate=4)
     assert result.sent == 4
     assert slept == [0.25, 0.5, 0.75]

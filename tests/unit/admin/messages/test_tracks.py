@@ -8,6 +8,7 @@ from pyromq.protocol.message.trace import (
     ConsumeEnded,
     Published,
     TracedType,
+    TraceRecord,
     TransactionEnded,
 )
 from pyromq.protocol.wire.bodies import MessageQueue
@@ -50,7 +51,7 @@ async def test_who_consumed_a_message(rocketmq: Cluster, admin: Admin, rocketmq_
 
 
 def test_reads_traces() -> None:
-    records = [
+    records: list[TraceRecord] = [
         Published(5, "r", "makers", "t", "U1", "", "", "", 1, 7, TracedType.NORMAL, "O", True),
         Published(6, "r", "makers", "t", "U2", "", "", "", 1, 7, TracedType.NORMAL, "O", True),
         ConsumeBegun(8, "r", "readers", "q", "U1", 2, ""),
