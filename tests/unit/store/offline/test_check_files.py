@@ -100,3 +100,10 @@ def test_usual_size(tmp_path: Path) -> None:
     paths = [write(tmp_path, base, bytes(size)) for base, size in ((0, 7), (10, 5), (20, 7))]
     assert usual_size(paths) == 7
     assert usual_size([]) == 0
+
+
+def test_a_short_file_is_added_by_hand(tmp_path: Path) -> None:
+    (tmp_path / "tail").write_bytes(b"abc")
+    files = SegmentFiles(tmp_path, 100)
+    files.add(200, tmp_path / "tail")
+    assert (files.bases, files.read(201, 10)) == ([200], b"bc")
