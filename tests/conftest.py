@@ -35,7 +35,8 @@ def _clients_of_tests() -> Iterator[None]:
 def pytest_xdist_auto_num_workers() -> int:
     """More than cores: tests with brokers and clients of others wait more than they compute.
 
-    A unit test computes for a quarter of its time, an election of Java's nodes for a tenth.
+    Unit tests keep a quarter of a core busy and raft groups with Java's nodes a third, measured on
+    a machine with other work.
     """
     return len(os.sched_getaffinity(0)) + 4
 
