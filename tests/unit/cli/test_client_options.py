@@ -6,7 +6,7 @@ import click
 import pytest
 from click.testing import CliRunner, Result
 
-from pyromq.cli.client_options import Cluster, client_options
+from pyromq.cli.client_options import Cluster, Identity, client_options, identity_options
 from pyromq.cli.consume import consume
 from pyromq.cli.send import send
 from pyromq.protocol.wire.acl import ACCESS_KEY, SIGNATURE
@@ -89,3 +89,16 @@ def test_half_a_key_is_refused() -> None:
     result = CliRunner().invoke(send, ["t", "x", "--access-key", "me"])
     assert result.exit_code == 1
     assert "must be given together" in result.output
+
+
+def test_an_identity_needs_both_keys() -> None:
+    @click.command()
+    @identity_options
+    def command(identity: Identity) -> None:
+        assert "hush" not in repr(identity)
+        click.echo(identity.access_key)
+
+    result = CliRunner().invoke(command, ["--access-key", "me"])
+    assert (result.exit_code, "must be given together" in result.output) == (2, True)
+    environment = {"ROCKETMQ_ACCESS_KEY": "me", "ROCKETMQ_SECRET_KEY": "hush"}
+    assert CliRunner().invoke(command, env=environment).output == "me\n"

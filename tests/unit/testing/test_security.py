@@ -103,19 +103,19 @@ def test_a_raft_group() -> None:
         secure(raft=3) as cluster,
         Producer.sync(cluster.namesrv, **cluster.client_options) as producer,
     ):
-        producer.send(Message("orders", b"one book"))
-        killed = cluster.leader
-        killed.kill()
-        cluster.await_leader(timeout=DEADLINE)
 
-        def is_sent() -> bool:
+        def is_sent(body: bytes) -> bool:
             try:
-                producer.send(Message("orders", b"another one"))
+                producer.send(Message("orders", body))
             except RocketMQError:
                 return False
             return True
 
-        wait_until(is_sent)
+        wait_until(lambda: is_sent(b"one book"))
+        killed = cluster.await_leader(timeout=DEADLINE)
+        killed.kill()
+        cluster.await_leader(timeout=DEADLINE)
+        wait_until(lambda: is_sent(b"another one"))
         killed.start()
         cluster.await_committed(timeout=DEADLINE)
         assert len(cluster.drain("orders", count=2, timeout=DEADLINE)) >= 2

@@ -6,8 +6,10 @@ from collections.abc import Iterator
 import click
 import pytest
 
+from pyromq.cli.client_options import Identity
 from pyromq.cli.raft.group import DLEDGER, GroupView, NodeView, Search
 from pyromq.testing import Cluster
+from pyromq.tls.client import Tls
 from tests.support.patience import DEADLINE
 from tests.unit.cli.raft.java_group import JavaGroup
 
@@ -123,3 +125,16 @@ def test_a_group_may_have_another_name_than_its_broker() -> None:
         cluster.await_leader(timeout=DEADLINE)
         for target in (None, "group-7", "broker-0"):
             assert find(cluster.namesrv, target).name == "group-7"
+
+
+async def test_raft_ports_without_tls_beside_brokers_with_it() -> None:
+    """As in a group with RocketMQ's nodes: a node whose broker is down is asked on its port."""
+    with Cluster(raft=3, tls=True, settings={"tls.replication.mode": "disabled"}) as cluster:
+        tls = cluster.client_options["tls"]
+        assert isinstance(tls, Tls)
+        async with Search(cluster.namesrv, Identity(tls=tls)) as search:
+            view = await search.find(None)
+            for node in view.nodes.values():
+                node.is_up = False
+                await search._ask_node(view, node)
+                assert node.is_up

@@ -30,7 +30,7 @@ def test_another_node_leads(cluster: Cluster) -> None:
         return (
             result.exit_code == 0
             and f"{node.node_id} leads group broker-0 in term" in result.output
-            and cluster.leader is node
+            and cluster.await_leader(timeout=DEADLINE) is node
         )
 
     wait_until(is_done)
