@@ -74,7 +74,7 @@ RocketMQ's protocol do not apply to it.
   have none. `pyromq_consumer_queue_lag_max_...` is the worst queue: one stuck queue shows.
 - Counters start at 0 when the server starts.
 - Latency histograms cost a few nanoseconds per message: one observation covers a run of requests
-  or a chunk. Under load one in sixteen is timed and stands for all of them, so their counts are
+  or a chunk. Under load one in thirty-two is timed and stands for all of them, so their counts are
   estimates then; the counters of messages are exact.
 - `promtool check metrics` accepts the page, and complains about the units of RocketMQ 5.3's
   `..._milliseconds` and about the labels of rocketmq-exporter, which are theirs.

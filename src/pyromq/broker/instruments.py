@@ -2,7 +2,7 @@
 
 Only a broker with metrics has them (`BrokerParts.instruments`); without, nothing is timed. An
 observation covers a run of requests or a chunk, never a single plain message, and under load only
-one run in sixteen is timed and stands for all (`metrics.histogram.Sampler`), so that a message
+one run in thirty-two is timed and stands for all (`metrics.histogram.Sampler`), so that a message
 costs a few nanoseconds:
 
 | histogram | one observation |

@@ -33,13 +33,13 @@ LONG: Final = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0, 30.0, 
 
 
 #: Of a fast stream, one run in this many is timed.
-_MAX_SKIPPED: Final = 15
+_MAX_SKIPPED: Final = 31
 #: A stream is fast if its timed runs follow each other within this time, in seconds.
 _FAST_SECONDS: Final = 0.02
 
 
 class Sampler:
-    """Chooses the runs that are timed: all of a slow stream, one in sixteen of a fast one.
+    """Chooses the runs that are timed: all of a slow stream, one in thirty-two of a fast one.
 
     The caller does the cheap part itself:
 
