@@ -415,7 +415,7 @@ def test_dead_letters(cluster: Cluster) -> None:
         sent = [producer.send(Message(TOPIC, b"dead-%d" % number)) for number in range(3)]
     for result in sent:
         _, _, offset = decode_message_id(result.offset_msg_id)
-        header = ConsumerSendMsgBackRequestHeader(offset, GROUP, delay_level=-1)
+        header = ConsumerSendMsgBackRequestHeader(offset, GROUP, delay_level=-1, origin_topic=TOPIC)
         _ask(cluster, RequestCode.CONSUMER_SEND_MSG_BACK, header)
     wait_until(lambda: _dead(cluster) == {GROUP: 3})
 

@@ -208,6 +208,7 @@ class QueueReader:
             count = min(_ENTRIES, end - begin)
             header = QueryConsumeQueueRequestHeader(queue.topic, queue.queue_id, begin, count)
             answer = await self._session.ask(address, RequestCode.QUERY_CONSUME_QUEUE, header)
+            # An empty answer: the offset does not exist any more.
             entries = read_body(QueryConsumeQueueResponseBody, address, answer).queue_data
             if not entries:
                 break

@@ -17,6 +17,7 @@ from typing import Final
 
 from pyromq.admin.errors import (
     AdminError,
+    RefusedError,
     UnknownBrokerError,
     UnreachableError,
     refusal,
@@ -25,6 +26,7 @@ from pyromq.admin.groups.connections import Connections
 from pyromq.admin.groups.groups import unknown_group
 from pyromq.admin.queue_reader import QueueReader
 from pyromq.admin.session import AdminSession, Area, read_body
+from pyromq.protocol.java.wire_types import Int32, Int64
 from pyromq.protocol.names import group_fault
 from pyromq.protocol.wire.bodies import MessageQueue
 from pyromq.protocol.wire.bodies_admin import (
@@ -35,6 +37,7 @@ from pyromq.protocol.wire.bodies_admin import (
 )
 from pyromq.protocol.wire.codes import LanguageCode, RequestCode, ResponseCode
 from pyromq.protocol.wire.frame import RemotingCommand
+from pyromq.protocol.wire.header_codec import Header, header_class
 from pyromq.protocol.wire.headers import UpdateConsumerOffsetRequestHeader
 from pyromq.protocol.wire.headers_admin import (
     GetConsumeStatsRequestHeader,
@@ -43,6 +46,8 @@ from pyromq.protocol.wire.headers_admin import (
 )
 from pyromq.remoting.errors import RemotingError
 
+#: In the remark of a broker of 5.x about a reset that no member has taken up yet.
+_PENDING_RESET: Final = "previously reset"
 #: The time that means the end of each queue.
 END: Final = -1
 
@@ -86,7 +91,8 @@ class OffsetChanges:
     group: str
     topic: str
     changes: tuple[OffsetChange, ...]
-    #: Whether the members of the group moved themselves; otherwise the brokers' tables were set.
+    #: Whether brokers moved the members of the group; otherwise offsets were written to brokers.
+    #: Brokers of 5.x move groups without members, too.
     online: bool
     dry_run: bool
 
@@ -137,15 +143,19 @@ class Offsets(Area):
                 wanted = await self._offset_at(broker.address, each.queue, timestamp)
                 planned.append((broker.address, _moved(each, wanted, force=force)))
         online = await self._connections.find_consumers(group) is not None
-        if not dry_run and online:
-            reset = await self._reset_members(group, topic, timestamp, force, for_cpp)
-            # A member may have left since.
+        if not dry_run:
+            try:
+                reset = await self._reset_members(group, topic, timestamp, force, for_cpp)
+            except RefusedError:
+                # Brokers of 4.9 also refuse if an offline group has no offset in a queue.
+                if online:
+                    raise
+                reset = None
+            online = reset is not None
             if reset is None:
-                online = False
+                await self._write(group, planned)
             else:
                 planned = [(address, _with_answer(change, reset)) for address, change in planned]
-        if not dry_run and not online:
-            await self._write(group, planned)
         return _outcome(group, topic, planned, online=online, dry_run=dry_run)
 
     async def skip(
@@ -310,12 +320,34 @@ class Offsets(Area):
                 group, queue.topic, queue.queue_id, change.after
             )
             try:
-                await self._session.ask(address, RequestCode.UPDATE_CONSUMER_OFFSET, header)
+                answer = await self._session.ask(
+                    address, RequestCode.UPDATE_CONSUMER_OFFSET, header
+                )
+                if _PENDING_RESET in (answer.remark or ""):
+                    # A broker of 5.x ignores an offset while a reset waits for a member.
+                    exactly = _ExactReset(
+                        queue.topic, group, queue.queue_id, change.after, END, is_force=True
+                    )
+                    await self._session.ask(
+                        address, RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, exactly
+                    )
             except AdminError as error:
                 raise AdminError(
                     f"offset of queue {queue.queue_id} at {queue.broker_name} not set, "
                     f"{number} of {len(planned)} queues are done: {error}"
                 ) from error
+
+
+@header_class
+class _ExactReset(Header):
+    """INVOKE_BROKER_TO_RESET_OFFSET of 5.x; one of 4.9 would ignore the queue and the offset."""
+
+    topic: str
+    group: str
+    queue_id: Int32
+    offset: Int64
+    timestamp: Int64
+    is_force: bool
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,9 +2,9 @@
 
 Halves are in RMQ_SYS_TRANS_HALF_TOPIC, the ends of transactions in RMQ_SYS_TRANS_OP_HALF_TOPIC. The
 offsets of the group CID_RMQ_SYS_TRANS tell how far a broker has come in both. A half after that is
-open unless an end names its queue offset; a broker that asks a producer stores the half again, and
-the copy names the first one. After too many questions it goes to TRANS_CHECK_MAX_TIME_TOPIC, from
-where `resume` puts it back. Runs on the event loop of the `Admin`.
+open unless an end names its queue offset. A broker that asks a producer stores the half again; the
+copies of a transaction share the id that the producer made. After too many questions it goes to
+TRANS_CHECK_MAX_TIME_TOPIC, from where `resume` puts it back. Runs on the event loop of the `Admin`.
 """
 
 from __future__ import annotations
@@ -133,15 +133,23 @@ class HalfMessages(Area):
             # Brokers of 5.x write several offsets into one message.
             words = message.body.decode(errors="replace").split(",")
             ended.update(int(word) for word in words if word.isascii() and word.isdecimal())
-        open_halves: dict[int, HalfMessage] = {}
+        queue = MessageQueue(TRANSACTION_HALF_TOPIC, name, 0)
+        halves = await self._rest(address, queue)
+        if not halves:
+            return []
+        earlier = [offset for offset in ended if offset < halves[0].queue_offset]
+        ended_ids = {
+            message.msg_id
+            for message in [*halves, *await self._halves_at(address, queue, earlier)]
+            if message.queue_offset in ended or _number(message, PREPARED_QUEUE_OFFSET, -1) in ended
+        }
+        open_halves: dict[str, HalfMessage] = {}
         now = now_ms()
-        for message in await self._rest(address, MessageQueue(TRANSACTION_HALF_TOPIC, name, 0)):
-            origin = _number(message, PREPARED_QUEUE_OFFSET, message.queue_offset)
-            if message.queue_offset in ended or origin in ended:
-                open_halves.pop(origin, None)
+        for message in halves:
+            if message.msg_id in ended_ids:
                 continue
             # A copy that was put back replaces the older one.
-            open_halves[origin] = HalfMessage(
+            open_halves[message.msg_id] = HalfMessage(
                 message.properties.get(REAL_TOPIC, ""),
                 _number(message, REAL_QUEUE_ID, 0),
                 message.properties.get(PRODUCER_GROUP, ""),
@@ -150,6 +158,15 @@ class HalfMessages(Area):
                 message,
             )
         return list(open_halves.values())
+
+    async def _halves_at(
+        self, address: str, queue: MessageQueue, offsets: list[int]
+    ) -> list[MessageView]:
+        """Return the halves at these offsets that still exist."""
+        found: list[MessageView] = []
+        for offset in offsets:
+            found += await self._reader.by_entries(address, queue, offset, offset + 1)
+        return found
 
     async def _rest(self, address: str, queue: MessageQueue) -> list[MessageView]:
         """Return the messages of a queue that the broker has not finished."""
