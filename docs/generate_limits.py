@@ -407,7 +407,7 @@ INTERNAL = {
     "remoting.limits.MAX_UNSENT": _DEFAULT,
     "remoting.runs._MAX_RUN": _WORK,
     "broker.handlers.pull._MAX_RUN": _WORK,
-    "broker.broker._MAX_PORT_ATTEMPTS": _OWN,
+    "broker.ports._MAX_PORT_ATTEMPTS": _OWN,
     "store.growth._MAX_COUNTED": _WORK,
     "store.growth._MAX_PLAIN": _WORK,
     "store.index.lane._MAX_CARRIED": _WORK,

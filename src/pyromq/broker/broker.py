@@ -7,7 +7,7 @@ requests in flight are answered, close the connections, close the store and the 
 change while the broker runs (`broker.role_switch`).
 
 Requests, services and tables live in `handlers`, `services` and `state`. This module knows only
-their order, and how ports and the broker's address are found.
+their order.
 
 Used by the command line and, in-process, by `pyromq.testing` and tests. Runs on the loop.
 """
@@ -16,13 +16,11 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import errno
-import ipaddress
 import socket
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from pyromq.acl.reload import INTERVAL_SECONDS, AclStore
 from pyromq.acl.settings import audit_log_of, files_of
@@ -36,6 +34,7 @@ from pyromq.broker.hooks import Hooks
 from pyromq.broker.instruments import BrokerInstruments
 from pyromq.broker.metrics.service import BrokerMetrics
 from pyromq.broker.parts import build_parts
+from pyromq.broker.ports import HA_PORT_DISTANCE, bind_ports, resolve
 from pyromq.broker.raft_log import node_settings, open_log
 from pyromq.broker.role import Role, RoleError
 from pyromq.broker.role_switch import RoleSwitch
@@ -57,21 +56,14 @@ from pyromq.metrics.settings import is_on
 from pyromq.protocol.message.message_id import encode_host, format_address
 from pyromq.protocol.wire import acl
 from pyromq.remoting.client import RemotingClient
-from pyromq.remoting.limits import PeerLimits
-from pyromq.remoting.server import RemotingServer, bound_socket
+from pyromq.remoting.server import RemotingServer
 from pyromq.store.config import BrokerRole, MessageStoreConfig
 from pyromq.store.message_store import MessageStore
 from pyromq.tls.server import ServerTls
 
-#: The fast port, where consumers never wait for sends, is this far below the main port.
-_FAST_PORT_DISTANCE: Final = 2
-#: Replicas connect to the port this far above the main port.
-_HA_PORT_DISTANCE: Final = 1
 _EXPIRY_SECONDS: Final = 10.0
 #: How long a stop waits for requests in flight.
 _DRAIN_SECONDS: Final = 5.0
-#: Attempts to find a free port whose fast port and replication port are free as well.
-_MAX_PORT_ATTEMPTS: Final = 50
 
 
 class Broker:
@@ -181,7 +173,7 @@ class Broker:
             apply_levels(self._config.log_level)
         self._tls.load()
         self._access_control = self._build_access_control()
-        record_address = await _resolve(self._config.broker_ip1)
+        record_address = await resolve(self._config.broker_ip1)
         self._bind()
         store_host = encode_host(record_address, self._port)
         self.tables.load()
@@ -337,7 +329,7 @@ class Broker:
             self._store_factory = load_store_factory(config.message_store_plug_in)
 
     def _bind(self) -> None:
-        bound = _bind_ports(
+        bound = bind_ports(
             self._config,
             descriptors_needed(self._store_config.max_mapped_files),
             self._tls,
@@ -346,7 +338,7 @@ class Broker:
         self._servers, self._ha_socket = bound.servers, bound.ha_socket
         self._port = self._servers[0].port
         self._store_config = dataclasses.replace(
-            self._store_config, ha_listen_port=self._port + _HA_PORT_DISTANCE
+            self._store_config, ha_listen_port=self._port + HA_PORT_DISTANCE
         )
 
     def _build_access_control(self) -> AccessControl | None:
@@ -551,74 +543,3 @@ def _first_role(config: BrokerConfig, store_config: MessageStoreConfig) -> Role:
 
 def _known(*addresses: str | None) -> list[str]:
     return [address for address in addresses if address]
-
-
-class _Ports(NamedTuple):
-    """The bound ports of a broker; nothing is served yet."""
-
-    #: The main port and the fast port.
-    servers: list[RemotingServer]
-    #: None in a raft group.
-    ha_socket: socket.socket | None
-
-
-def _bind_ports(
-    config: BrokerConfig, reserved: int, tls: ServerTls, *, has_replicas: bool
-) -> _Ports:
-    """Bind the main, the fast and the replication port.
-
-    `reserved` file descriptors are left to the store.
-    """
-    limits = PeerLimits.of(config, reserved)
-    for attempt in range(_MAX_PORT_ATTEMPTS):
-        main = _server(config, config.listen_port, limits, tls)
-        main.bind()
-        fast = _server(config, main.port - _FAST_PORT_DISTANCE, limits, tls)
-        try:
-            fast.bind()
-            ha_socket = None
-            if has_replicas:
-                ha_socket = bound_socket(
-                    config.bind_address,
-                    main.port + _HA_PORT_DISTANCE,
-                    is_chosen=config.listen_port != 0,
-                )
-        except (OSError, OverflowError):  # the highest port has none above it
-            main.close_socket()
-            fast.close_socket()
-            if config.listen_port or attempt == _MAX_PORT_ATTEMPTS - 1:
-                raise
-        else:
-            return _Ports([main, fast], ha_socket)
-    raise AssertionError("the last attempt returns or raises")
-
-
-def _server(config: BrokerConfig, port: int, limits: PeerLimits, tls: ServerTls) -> RemotingServer:
-    return RemotingServer(
-        host=config.bind_address,
-        port=port,
-        idle_seconds=config.server_channel_max_idle_time_seconds,
-        limits=limits,
-        is_port_chosen=config.listen_port != 0,
-        tls=tls,
-    )
-
-
-async def _resolve(host: str) -> str:
-    """Return the IP address of `host`, which records and message ids carry."""
-    try:
-        ipaddress.ip_address(host.partition("%")[0])
-    except ValueError:
-        loop = asyncio.get_running_loop()
-    else:
-        return host
-    try:
-        found = await loop.getaddrinfo(host, None, type=socket.SOCK_STREAM)
-    except (OSError, UnicodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else str(error)
-        raise OSError(
-            errno.EADDRNOTAVAIL, f"brokerIP1={host} cannot be resolved: {reason}"
-        ) from error
-    # IPv4 first: every client can read such records.
-    found.sort(key=lambda address: address[0] != socket.AF_INET)
-    return str(found[0][4][0])

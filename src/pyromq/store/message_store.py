@@ -4,7 +4,7 @@
 chunk first, so that a pull sees the messages sent before it in the same chunk.
 
 Invariants
-1. The state moves only along `_TRANSITIONS`. Messages are accepted only in RUNNING.
+1. The state moves as `store.state` says. Messages are accepted only in RUNNING.
 2. The abort file exists, fsynced, from before the first put to the end of a clean stop.
 3. Everything runs on the loop's thread, except `query`, `read_record`, `fetch_record` and
    `store_time`, which read sealed data only and may be called from any thread, and the searches
@@ -18,9 +18,8 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Callable, Iterator
-from enum import Enum, auto
 from functools import partial
-from typing import IO, Final
+from typing import IO
 
 from pyromq.base.descriptors import hold_spares, mapped_files_allowed, release_spares
 from pyromq.protocol.message.record import HEAD_SIZE_V4, head_size
@@ -50,31 +49,11 @@ from pyromq.store.queues.reading import MessageFilter, PullParts, Reader
 from pyromq.store.recovery import recovery
 from pyromq.store.replicated import ReplicatedLog
 from pyromq.store.replication import StoreReplication
-from pyromq.store.results import GetResult, GetStatus, PutError, PutStatus, StoreError
+from pyromq.store.results import GetResult, GetStatus, PutError, PutStatus
 from pyromq.store.retention import Retention
+from pyromq.store.state import StoreState
 
 logger = logging.getLogger(__name__)
-
-
-class StoreState(Enum):
-    """The life of a store."""
-
-    NEW = auto()
-    #: Locked, recovering.
-    LOADING = auto()
-    RUNNING = auto()
-    #: Refuses messages, flushes the rest.
-    CLOSING = auto()
-    CLOSED = auto()
-
-
-_TRANSITIONS: Final = {
-    StoreState.NEW: {StoreState.LOADING},
-    StoreState.LOADING: {StoreState.RUNNING, StoreState.CLOSED},
-    StoreState.RUNNING: {StoreState.CLOSING},
-    StoreState.CLOSING: {StoreState.CLOSED},
-    StoreState.CLOSED: set[StoreState](),
-}
 
 
 class MessageStore:
@@ -216,18 +195,12 @@ class MessageStore:
         self._move_to(StoreState.CLOSED)
 
     def _move_to(self, state: StoreState) -> None:
-        if state not in _TRANSITIONS[self._state]:
-            raise StoreError(
-                f"store {self.config.root} is {self._state.name} and cannot become {state.name}"
-            )
-        self._state = state
+        self._state = self._state.moved_to(state, self.config.root)
 
     def _refusal(self) -> PutError | None:
         """Return why no message is accepted, or None."""
-        reason = self._failure or self._full_disk
-        if self._state is not StoreState.RUNNING:
-            reason = "the store is not running"
-        elif self._is_replica:
+        reason = self.fault
+        if self._is_replica and self._state is StoreState.RUNNING:
             reason = "the broker is a replica: only its master takes messages"
         if reason is not None:
             return PutError(PutStatus.SERVICE_NOT_AVAILABLE, reason)

@@ -21,7 +21,6 @@ from pyromq.protocol.wire.bodies import SubscriptionGroupConfig, TopicConfig
 from pyromq.protocol.wire.codes import RequestCode, ResponseCode
 from pyromq.protocol.wire.frame import RemotingCommand
 from pyromq.remoting.client import RemotingClient
-from pyromq.remoting.server import RemotingServer
 from pyromq.store.message_store import MessageStore
 from pyromq.store.results import GetResult, StoreError
 from tests.support.brokers import local_broker, small_store
@@ -229,26 +228,6 @@ def ports_of_this_process() -> set[int]:
     own = inodes()
     rows = [line.split() for line in Path("/proc/self/net/tcp").read_text().splitlines()[1:]]
     return {int(row[1].split(":")[1], 16) for row in rows if row[3] == "0A" and int(row[9]) in own}
-
-
-async def test_any_port_will_do_until_one_fits(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The fast port beside a free one may be taken."""
-    attempts = []
-    bind = RemotingServer.bind
-
-    def refuse_some(server: Any) -> None:
-        attempts.append(server.port)
-        if len(attempts) in (2, 4):
-            raise OSError(errno.EADDRINUSE, "in use", "somewhere")
-        bind(server)
-
-    monkeypatch.setattr(RemotingServer, "bind", refuse_some)
-    broker = make_broker(tmp_path)
-    await broker.start()
-    assert len(attempts) >= 6
-    await broker.stop()
 
 
 async def test_a_store_in_use_stops_the_start_and_keeps_its_files(
