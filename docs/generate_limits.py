@@ -308,6 +308,7 @@ _OPERATOR = "for an operator's own input"
 #: Constants that no peer meets as a limit, with the reason.
 INTERNAL = {
     "broker.metrics.storage._MAX_SAMPLES": _WORK,
+    "metrics.histogram._MAX_SKIPPED": _WORK,
     "metrics.settings._MAX_LABEL_VALUE": "the operator's own settings",
     "protocol.message.entry.MAX_ENTRY_SIZE": "messages meet `store.chunk._MAX_IN_ENTRY` first",
     "raft.format.MAX_ENTRY_SIZE": _FORMAT,
