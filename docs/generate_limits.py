@@ -312,6 +312,7 @@ INTERNAL = {
     "base.log_levels._MAX_NAMES": _OPERATOR,
     "base.address_server._MAX_ANSWER": "an address server is the operator's",
     "broker.metrics.storage._MAX_SAMPLES": _WORK,
+    "metrics.histogram._MAX_SKIPPED": _WORK,
     "metrics.settings._MAX_LABEL_VALUE": "the operator's own settings",
     "protocol.message.entry.MAX_ENTRY_SIZE": "messages meet `store.chunk._MAX_IN_ENTRY` first",
     "raft.format.MAX_ENTRY_SIZE": _FORMAT,

@@ -28,7 +28,7 @@ SHORT: Final = (
     1.0,
     5.0,
 )
-#: Seconds, for messages on their way.
+#: Seconds, for messages from one program to another.
 LONG: Final = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0, 30.0, 300.0, 3600.0)
 
 

@@ -36,7 +36,7 @@ _HELP_ESCAPES: Final = str.maketrans({"\\": r"\\", "\n": r"\n"})
 
 
 def escaped(value: str) -> str:
-    """Return the value of a label as it stands between quotes."""
+    """Return the value of a label as it is written between quotes."""
     return value.translate(_ESCAPES)
 
 

@@ -511,7 +511,7 @@ class MessageStore:
 
     @property
     def fault(self) -> str | None:
-        """Return why the store takes no messages, whoever sends them; None if it does."""
+        """Return why the store takes messages from nobody; None if it does."""
         if self._state is not StoreState.RUNNING:
             return "the store is not running"
         return self._failure or self._full_disk

@@ -139,7 +139,7 @@ def client_context(settings: TlsSettings) -> Loaded:
         "tls.client.keyPath",
     )
     pair.load_into(context)
-    return Loaded(context, f"client certificate {pair.cert}", expires=_expiry(pair))
+    return Loaded(context, f"client certificate {pair.cert}", expires=_expiry(pair, is_client=True))
 
 
 def new_server_context() -> ssl.SSLContext:
@@ -225,34 +225,43 @@ def _validity(pair: KeyPair) -> tuple[bool, str]:
     return True, f"valid until {peer.get('notAfter', 'an unknown time')}"
 
 
-def _expiry(pair: KeyPair) -> float | None:
+def _expiry(pair: KeyPair, *, is_client: bool = False) -> float | None:
     """Return when a certificate expires or expired, in seconds since the epoch."""
     try:
-        expires = _peer_certificate(pair, more_flags=_NO_CHECK_TIME).get("notAfter")
+        found = _peer_certificate(pair, is_client=is_client, more_flags=_NO_CHECK_TIME)
     except ssl.SSLError:
         return None
+    expires = found.get("notAfter")
     return float(ssl.cert_time_to_seconds(expires)) if isinstance(expires, str) else None
 
 
-def _peer_certificate(pair: KeyPair, *, more_flags: int = 0) -> Mapping[str, object]:
+def _peer_certificate(
+    pair: KeyPair, *, is_client: bool = False, more_flags: int = 0
+) -> Mapping[str, object]:
     """Return a certificate as the standard library shows it. Raises ssl.SSLError.
 
-    It cannot parse a certificate, but a client that trusts exactly this one can: it completes a
-    handshake in memory.
+    It cannot parse a certificate, but a peer that trusts exactly this one can: it completes a
+    handshake in memory. The peer is a client, or a server for the certificate of a client.
     """
     server_side, client_side = new_server_context(), ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     pair.load_into(server_side)
     client_side.check_hostname = False
-    client_side.verify_flags |= ssl.VerifyFlags(
+    verifying = client_side
+    if is_client:
+        pair.load_into(client_side)
+        client_side.verify_mode = ssl.CERT_NONE
+        verifying = server_side
+        verifying.verify_mode = ssl.CERT_REQUIRED
+    verifying.verify_flags |= ssl.VerifyFlags(
         ssl.VerifyFlags.VERIFY_X509_PARTIAL_CHAIN | more_flags
     )
-    client_side.load_verify_locations(cafile=expanded(pair.cert))
+    verifying.load_verify_locations(cafile=expanded(pair.cert))
     to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
     server = server_side.wrap_bio(to_server, to_client, server_side=True)
     client = client_side.wrap_bio(to_client, to_server)
-    for end in (client, server, client):
+    for end in (client, server, client, server):
         try:
             end.do_handshake()
         except ssl.SSLWantReadError:
             continue
-    return client.getpeercert() or {}
+    return (server if is_client else client).getpeercert() or {}

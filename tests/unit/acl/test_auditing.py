@@ -6,7 +6,7 @@ from pathlib import Path
 from pyromq.acl.audit import AuditLog
 from pyromq.acl.auditing import Auditor, host_of, request_name, resource_of
 from pyromq.acl.rules import Account
-from pyromq.acl.validation import AccessDeniedError
+from pyromq.acl.validation import AccessDeniedError, Denial
 from pyromq.protocol.wire.codes import RequestCode, ResponseCode
 from pyromq.protocol.wire.frame import RemotingCommand
 
@@ -40,3 +40,15 @@ def test_names() -> None:
     assert resource_of({}) is None
     assert host_of("10.0.0.1:10911") == "10.0.0.1"
     assert host_of("[fe80::1]:10911") == "fe80::1"
+
+
+def test_refusals_are_counted_by_reason(tmp_path: Path) -> None:
+    auditor = Auditor(AuditLog(tmp_path / "audit.log", "s", max_bytes=1 << 20, backups=1))
+    for kind in (Denial.SIGNATURE, Denial.SIGNATURE, Denial.NOT_ADMIN):
+        auditor.refused("10.0.0.1:1", 17, {}, AccessDeniedError("no", "check", None, kind))
+    counts = auditor.counts()
+    assert counts.keys() == {kind.value for kind in Denial}
+    assert {reason: count for reason, count in counts.items() if count} == {
+        "signature": 2,
+        "not_admin": 1,
+    }

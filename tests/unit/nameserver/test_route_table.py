@@ -508,3 +508,16 @@ def test_topics_of_a_registration_that_are_known_as_they_are_can_be_left_out(
     assert set(table.unknown_topics("another broker", raw)) == set(raw)
     table.wipe_write_permission(MASTER.broker_name)
     assert "same" in table.unknown_topics(MASTER.broker_name, raw)
+
+
+def test_when_brokers_were_last_seen() -> None:
+    table: RouteTable[Peer] = RouteTable()
+    register(table, MASTER, now=1.0)
+    register(table, REPLICA, now=2.5)
+    assert sorted(table.last_seen()) == [
+        (["a"], MASTER.broker_addr, 1.0),
+        (["a"], REPLICA.broker_addr, 2.5),
+    ]
+    assert table.topic_count == 1
+    table.unregister(MASTER)
+    assert [address for _, address, _ in table.last_seen()] == [REPLICA.broker_addr]

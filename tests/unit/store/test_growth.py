@@ -196,3 +196,27 @@ def test_a_new_segment_that_takes_long_is_noticed(
     monkeypatch.setattr(chunk, "monotonic_ns", lambda: next(clock))
     put(store, "T", b"one")
     assert store.growth.busy_until > 0
+
+
+@pytest.mark.parametrize("count", [3, 200])
+def test_records_are_counted_by_size(store: MessageStore, count: int) -> None:
+    """Few are counted one by one, many with numpy."""
+    store.growth.count_sizes((200.0, 1000.0))
+    put(store, "T", *[b"small"] * count)
+    put(store, "T", *[b"x" * 500] * 2, b"x" * 5000)
+    buckets = [0, 0, 0]
+    for each in store.growth.take():
+        assert each.buckets is not None
+        buckets = [total + more for total, more in zip(buckets, each.buckets, strict=True)]
+    assert buckets == [count, 2, 1]
+    put(store, "T", *[b"small"] * count)
+    assert [each.buckets for each in store.growth.take()] == [[count, 0, 0]]
+
+
+def test_seals_are_timed_on_request(store: MessageStore) -> None:
+    times: list[int] = []
+    put(store, "T", b"untimed")
+    store.growth.time_seals(times.append)
+    put(store, "T", b"timed")
+    assert len(times) == 1
+    assert times[0] > 0

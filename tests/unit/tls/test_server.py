@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 import shutil
 import ssl
+import time
 from pathlib import Path
 from typing import Any
 
@@ -174,3 +175,22 @@ async def test_a_certificate_may_be_optional(certs: Certificates) -> None:
         assert await echoes.ask(b"x", certs.tls()) == b"x"
         with pytest.raises((ssl.SSLError, ConnectionError)):
             assert await echoes.ask(b"x", certs.tls(**certs.foreign())) == b"x"
+
+
+def test_when_certificates_expire(certs: Certificates) -> None:
+    tls = ServerTls(certs.settings(tls_enable="true"))
+    assert tls.expiry == {}
+    tls.load()
+    assert tls.expiry.keys() == {"server", "client"}
+    assert all(abs(expires - time.time()) < 400 * 86_400 for expires in tls.expiry.values())
+    expired = certs.expired()
+    changes = {"tls_client_cert_path": expired["cert"], "tls_client_key_path": expired["key"]}
+    tls = ServerTls(certs.settings(tls_enable="true", **changes))
+    tls.load()
+    assert tls.expiry["client"] < time.time() < tls.expiry["server"]
+
+
+def test_a_server_without_tls_has_no_certificate(certs: Certificates) -> None:
+    tls = ServerTls(certs.settings("disabled"))
+    tls.load()
+    assert tls.expiry == {}

@@ -1,6 +1,6 @@
 """Clients and their requests: connections, queues in front of workers, latencies by request.
 
-Runs on the loop; tables of connected clients are walked in one step per 64 groups.
+Runs on the loop; tables of connected clients are walked 32 groups at a time.
 """
 
 from __future__ import annotations

@@ -62,12 +62,12 @@ READY: Final = gauge(
     _LABELS,
     Source.ROCKETMQ,
 )
-MAX_LAG: Final = gauge(
+WORST_LAG: Final = gauge(
     "pyromq_consumer_queue_lag_max_messages",
     "Lag of a group in the queue of a topic where it is largest: one stuck queue shows.",
     _LABELS,
 )
-MAX_LAG_SECONDS: Final = gauge(
+WORST_LAG_SECONDS: Final = gauge(
     "pyromq_consumer_queue_lag_max_seconds",
     "Age of the oldest message of a topic that a group has not committed, in seconds.",
     _LABELS,
@@ -90,8 +90,8 @@ FAMILIES: Final = (
     INFLIGHT,
     QUEUEING_LATENCY,
     READY,
-    MAX_LAG,
-    MAX_LAG_SECONDS,
+    WORST_LAG,
+    WORST_LAG_SECONDS,
     QUEUE_LAG,
     QUEUE_LAG_SECONDS,
 )

@@ -205,6 +205,7 @@ async def test_a_message_becomes_a_dead_letter_after_the_last_retry(
     assert again.properties["DELAY"] == "0"
     assert broker.topics.get("%DLQ%g") == TopicConfig("%DLQ%g", 1, 1, 6)
     assert ("%DLQ%g", 0, 0, java_hash("a")) in broker.entries()
+    assert broker.stats.dead_letters == {("g", "T"): 1}
 
 
 async def test_a_consumer_may_abandon_a_message(broker: AssembledBroker) -> None:

@@ -54,6 +54,7 @@ async def test_retries_end_at_the_groups_limit(broker: AssembledBroker, code: Re
     dead_letters = broker.topics.get("%DLQ%g")
     assert dead_letters is not None
     assert (dead_letters.write_queue_nums, dead_letters.perm) == (1, 6)
+    assert broker.stats.dead_letters == {("g", "%RETRY%g"): 2}
 
 
 @pytest.mark.parametrize(

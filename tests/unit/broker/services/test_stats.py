@@ -228,3 +228,23 @@ async def test_very_many_queues_are_counted_less_often(
     assert stats.totals.puts == 1
     await clock.run(stats, 1)
     assert stats.totals.puts == 3
+
+
+async def test_what_metrics_read(clock: Clock) -> None:
+    stats = stats_of(Growth(), clock)
+    stats.pulled("g", "T", 0, 10, 1000, next_offset=10)
+    stats.pulled("g", "T", 0, 5, 500, next_offset=15)
+    stats.sent_to_dlq("g", "T")
+    stats.transaction_ended("T", is_commit=True)
+    stats.transaction_ended("T", is_commit=False)
+    await stats.count()
+
+    assert stats.pulled_to == {("g", "T", 0): 15}
+    assert stats.counters("GROUP_GET_NUMS")["T@g"].value == 15
+    assert stats.dead_letters == {("g", "T"): 1}
+    assert (stats.commits, stats.rollbacks) == ({"T": 1}, {"T": 1})
+    assert stats.minute("GROUP_GET_NUMS", "other").sum == 0
+    stats.group_deleted("g")
+    assert stats.pulled_to == {}
+    stats.topic_deleted("T")
+    assert (stats.commits, stats.rollbacks) == ({}, {})

@@ -7,7 +7,14 @@ from types import MappingProxyType
 import click
 import pytest
 
-from pyromq.cli.brokers.layout import MAX_BROKERS, PORT_DISTANCE, Place, plan, plan_raft
+from pyromq.cli.brokers.layout import (
+    MAX_BROKERS,
+    PORT_DISTANCE,
+    Place,
+    plan,
+    plan_raft,
+    with_metrics_ports,
+)
 
 NAMESRV = 9876
 
@@ -222,3 +229,14 @@ def test_the_number_of_nodes_does_not_change(tmp_path: Path) -> None:
         raft(tmp_path, 2)
     with pytest.raises(click.ClickException, match="of a raft group: start with --raft 3"):
         plan(1, tmp_path, 10911, {}, 9876)
+
+
+def test_each_broker_has_a_port_for_metrics(tmp_path: Path) -> None:
+    places = plan(3, tmp_path, 10911, {}, 9876)
+    assert "metricsPromExporterPort" not in places[0].properties()
+    counted = with_metrics_ports(places, 5557)
+    ports = [each.properties()["metricsPromExporterPort"] for each in counted]
+    assert ports == ["5557", "5558", "5559"]
+    assert with_metrics_ports(places, 0) == places
+    with pytest.raises(click.ClickException, match="metricsPromExporterPort=65534"):
+        with_metrics_ports(places, 65534)
