@@ -26,6 +26,10 @@ PRINTED = {
     "delay": "now\none second later\nnever early: True\n",
     "sql_filter": "15 south\n25 north\n",
     "request_reply": "reply: HELLO\nno reply: RequestTimeoutError\n",
+    "administration": (
+        "created on 1 broker\n2 queues, 3 messages\n"
+        "no such topic, but there is admin-example\ndeleted from DefaultCluster\n"
+    ),
     "lite_pull": "loop 0\nloop 1\nloop 2\nlists 3 4 5 6 7 8 9\nfrom 8 on 8 9\n",
 }
 

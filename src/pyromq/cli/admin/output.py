@@ -8,6 +8,7 @@ text is wrapped. A pipe gets mqadmin's lines: the same words in the same columns
 from __future__ import annotations
 
 import dataclasses
+import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
@@ -19,6 +20,7 @@ import orjson
 
 #: Blanks between the columns of a pipe.
 _GAP: Final = "  "
+_CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
 
 class Output:
@@ -113,12 +115,16 @@ def cell(value: object) -> str:
         return str(value).lower()
     if isinstance(value, Enum):
         return value.name
-    return str(value)
+    # Anybody may name a group or a client: escape sequences must not reach the terminal.
+    return _CONTROL.sub(lambda found: ascii(found[0])[1:-1], str(value))
 
 
 def time_text(milliseconds: int) -> str:
     """Return a time as mqadmin prints it: 2024-01-31 12:00:00,000, in the local zone."""
-    when = datetime.fromtimestamp(milliseconds // 1000).astimezone()
+    try:
+        when = datetime.fromtimestamp(milliseconds // 1000).astimezone()
+    except (ValueError, OverflowError, OSError):
+        return str(milliseconds)  # from a broker with a strange clock
     return f"{when:%Y-%m-%d %H:%M:%S},{milliseconds % 1000:03}"
 
 

@@ -95,3 +95,9 @@ def test_cells_and_times() -> None:
     ]  # fmt: skip
     assert time_text(1_700_000_000_123).endswith(",123")
     assert time_text(1_700_000_000_123).startswith(second_text(1_700_000_000_999))
+
+
+def test_hostile_names_and_times() -> None:
+    assert cell("a\x1b[2Jb\nc\x9bd\x7fé") == r"a\x1b[2Jb\nc\x9bd\x7fé"
+    assert time_text(2**63 - 1) == str(2**63 - 1)
+    assert second_text(-(2**63)) == str(-(2**63))
