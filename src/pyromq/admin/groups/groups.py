@@ -476,7 +476,7 @@ async def unknown_group(session: AdminSession, group: str, problem: str = "") ->
         names = error.results
     except AdminError:
         pass  # suggestions are a courtesy
-    return UnknownGroupError(group, names, problem)
+    return UnknownGroupError(group, [name for name in names if name != group], problem)
 
 
 def _settings(config: SubscriptionGroupConfig) -> GroupSettings:

@@ -90,7 +90,7 @@ class ResendProgress:
 
 @dataclass(frozen=True, slots=True)
 class ResendResult:
-    """The outcome of a resend, or with `dry_run` what would be resent."""
+    """The outcome of a resend; with `dry_run`, `selected - already_sent` would be resent."""
 
     group: str
     #: The target topic; empty if each message went to its original one.
@@ -245,7 +245,14 @@ class DeadLetters(Area):
 
         for queue, address, first, last in ranges:
             resender = Resender(
-                self._session, queue, to=target, run=run, rate=rate, tally=tally, on_wait=report
+                self._session,
+                queue,
+                to=target,
+                run=run,
+                rate=rate,
+                tally=tally,
+                on_wait=report,
+                dry_run=dry_run,
             )
             async for pulled in self._reader.batches(address, queue, first, last):
                 selected = [
@@ -257,8 +264,7 @@ class DeadLetters(Area):
                 for message in selected:
                     topic = original_topic(message)
                     by_topic[topic] = by_topic.get(topic, 0) + 1
-                if not dry_run:
-                    await resender.resend(selected)
+                await resender.resend(selected)
                 done += len(selected)
                 report()
                 if not is_complete:

@@ -11,7 +11,7 @@ import asyncio
 import random
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
-from typing import Annotated, Final
+from typing import Final
 
 from pyromq.admin.errors import AdminError, NotFoundError
 from pyromq.admin.message_view import MessageView
@@ -23,16 +23,13 @@ from pyromq.admin.session import AdminSession, Area, read_body, read_header
 from pyromq.client.consumer.subscription import Subscription
 from pyromq.client.message import Message
 from pyromq.client.results import SendResult
-from pyromq.protocol.java.wire_types import Int32, Int64, Wire
 from pyromq.protocol.message.message_id import decode_message_id, format_address
 from pyromq.protocol.message.sysflag import is_readable, is_writable
 from pyromq.protocol.names import TRACE_TOPIC
-from pyromq.protocol.wire.acl import UNIQUE_KEY_QUERY
 from pyromq.protocol.wire.bodies import MessageQueue, SubscriptionData
 from pyromq.protocol.wire.bodies_admin import QueryConsumeQueueResponseBody
 from pyromq.protocol.wire.bodies_consumer import ConsumeMessageDirectlyResult, DirectResult
 from pyromq.protocol.wire.codes import RequestCode, ResponseCode
-from pyromq.protocol.wire.header_codec import Header, header_class
 from pyromq.protocol.wire.headers import (
     QueryMessageRequestHeader,
     QueryMessageResponseHeader,
@@ -43,10 +40,8 @@ from pyromq.protocol.wire.headers_admin import (
     QueryConsumeQueueRequestHeader,
 )
 
-#: Messages that brokers return for a key (their setting maxMsgsNumBatch) and for a unique key
-#: (defaultQueryMaxNum).
+#: Messages that brokers return for a key (their setting maxMsgsNumBatch).
 KEY_BATCH: Final = 64
-_UNIQUE_KEY_BATCH: Final = 32
 #: Requests that a broker forwards to a client take longer.
 _SLOW_FACTOR: Final = 3
 MAX_TIMESTAMP: Final = (1 << 63) - 1
@@ -104,18 +99,6 @@ class QueueEntries:
     entries: tuple[QueueEntry, ...]
 
 
-@header_class
-class _UniqueKeyQuery(Header):
-    """QUERY_MESSAGE with the field that marks a unique key; brokers have another limit then."""
-
-    topic: str
-    key: str
-    max_num: Int32
-    begin_timestamp: Int64
-    end_timestamp: Int64
-    is_unique: Annotated[bool, Wire(UNIQUE_KEY_QUERY)] = True
-
-
 class Messages(Area):
     """Messages of the cluster."""
 
@@ -154,7 +137,6 @@ class Messages(Area):
             msg_id,
             lambda message: message.msg_id == msg_id,
             limit=KEY_BATCH,
-            is_unique=True,
         )
 
     async def by_key(
@@ -438,7 +420,6 @@ class Messages(Area):
         begin: int = 0,
         end: int = MAX_TIMESTAMP,
         limit: int,
-        is_unique: bool = False,
     ) -> FoundMessages:
         masters = await self._session.masters_of_topic(topic)
         found: dict[str, MessageView] = {}
@@ -446,7 +427,7 @@ class Messages(Area):
         for name, address in masters.items():
             try:
                 messages, reason = await self._by_key_at(
-                    name, address, topic, key, is_match, begin, end, limit, is_unique=is_unique
+                    name, address, topic, key, is_match, begin, end, limit
                 )
             except AdminError as error:
                 if len(masters) == 1:
@@ -462,7 +443,7 @@ class Messages(Area):
             reasons.append(f"only the newest {limit} messages are shown")
         return FoundMessages(tuple(newest), complete=not reasons, reason="; ".join(reasons))
 
-    async def _by_key_at(  # noqa: PLR0913 - one query, spelled out
+    async def _by_key_at(
         self,
         name: str,
         address: str,
@@ -472,8 +453,6 @@ class Messages(Area):
         begin: int,
         end: int,
         limit: int,
-        *,
-        is_unique: bool,
     ) -> tuple[list[MessageView], str]:
         """Return the newest matches at a broker, and why there may be more.
 
@@ -483,8 +462,9 @@ class Messages(Area):
         found: dict[str, MessageView] = {}
         seen: set[str] = set()
         while True:
-            kind = _UniqueKeyQuery if is_unique else QueryMessageRequestHeader
-            header = kind(topic, key, KEY_BATCH, begin, end)
+            # Without Java's mark of a unique key, which brokers and clients sign differently; it
+            # only lowers the limit.
+            header = QueryMessageRequestHeader(topic, key, KEY_BATCH, begin, end)
             answer = await self._session.ask(
                 address, RequestCode.QUERY_MESSAGE, header, accept=(ResponseCode.QUERY_NOT_FOUND,)
             )
@@ -495,7 +475,7 @@ class Messages(Area):
             is_new = not seen.issuperset(each.offset_msg_id for each in batch)
             seen.update(each.offset_msg_id for each in batch)
             found |= {each.offset_msg_id: each for each in batch if is_match(each)}
-            if len(batch) < (_UNIQUE_KEY_BATCH if is_unique else KEY_BATCH):
+            if len(batch) < KEY_BATCH:
                 return list(found.values()), ""
             if len(found) >= limit:
                 return list(found.values()), f"{name} may have more messages with this key"

@@ -102,8 +102,13 @@ class Resender:
         rate: float | None,
         tally: Tally,
         on_wait: Callable[[float], None] | None = None,
+        dry_run: bool = False,
     ) -> None:
-        """`to` is the target topic, or None for each message's original one."""
+        """`to` is the target topic, or None for each message's original one.
+
+        With `dry_run` nothing is locked or sent; copies that exist are counted.
+        """
+        self._dry_run = dry_run
         self._session = session
         self._source = source
         self._to = to
@@ -134,7 +139,8 @@ class Resender:
             await self._bring_up_to_date(target, group[0].store_timestamp)
             missing = [each for each in group if each.physical_offset not in target.sent]
             self._tally.already_sent += len(group) - len(missing)
-            await self._send(target, missing)
+            if not self._dry_run:
+                await self._send(target, missing)
 
     async def close(self) -> None:
         """End the lock, unless the outcome of a request is unknown; brokers end it then."""
@@ -167,7 +173,8 @@ class Resender:
         own = self._source.broker_name
         broker_name = own if own in usable else min(usable)
         for address in sorted(set(masters.values())):
-            await self._fence.acquire(address)
+            if not self._dry_run:
+                await self._fence.acquire(address)
         return _Target(
             topic,
             broker_name,

@@ -204,7 +204,7 @@ async def dlq_resend(
 
     Each dead letter is resent once, however often the command is repeated or killed: a copy
     carries the identity of its dead letter, and a repeated run finds the copies again. To resend
-    dead letters a second time, give the run another name (--run). --dry-run only counts them.
+    dead letters a second time, give the run another name (--run). --dry-run counts both.
 
     \b
     Examples
@@ -256,7 +256,10 @@ def _progress_bar(run: Run) -> Iterator[Callable[[ResendProgress], None]]:
 
 def _show_resend(run: Run, result: ResendResult) -> None:
     if result.dry_run:
-        run.line("dry run, nothing is sent")
+        run.line(
+            f"dry run, nothing is sent: {result.selected - result.already_sent} dead letters would "
+            f"be resent, {result.already_sent} have been"
+        )
         run.table(
             ("#Origin Topic", "#Count"),
             [(topic or "unknown", count) for topic, count in sorted(result.by_topic.items())],

@@ -1,13 +1,17 @@
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from pyromq.admin import Admin, AdminError, NotFoundError
 from pyromq.admin.errors import UnknownTopicError
 from pyromq.admin.queue_reader import PullStatus
+from pyromq.admin.session import AdminSession
 from pyromq.client import Message, Producer, PushConsumer, SendResult, StartFrom
 from pyromq.protocol.wire.bodies import MessageQueue
 from pyromq.protocol.wire.bodies_consumer import DirectResult
+from pyromq.protocol.wire.codes import RequestCode
 from pyromq.testing import Cluster
 from tests.support.patience import until
 
@@ -39,6 +43,27 @@ async def test_finds_one_message(admin: Admin, rocketmq_topic: str, sent: list[S
 
 async def _is_indexed(admin: Admin, topic: str, msg_id: str) -> bool:
     return bool((await admin.messages.by_unique_key(topic, msg_id)).messages)
+
+
+async def test_a_query_has_no_mark_that_is_signed_differently(
+    admin: Admin, rocketmq_topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Java's 4.9.7 leaves `_UNIQUE_KEY_QUERY` out of what it verifies, and 5.x does not."""
+    asked: list[dict[str, str]] = []
+    original = AdminSession.ask
+
+    async def ask(
+        session: AdminSession, address: str, code: RequestCode, *args: Any, **options: Any
+    ) -> Any:
+        if code is RequestCode.QUERY_MESSAGE:
+            asked.append(args[0].encode())
+        return await original(session, address, code, *args, **options)
+
+    monkeypatch.setattr(AdminSession, "ask", ask)
+    await admin.messages.by_unique_key(rocketmq_topic, "ID")
+    assert [fields.keys() for fields in asked] == [
+        {"topic", "key", "maxNum", "beginTimestamp", "endTimestamp"}
+    ]
 
 
 async def test_what_is_not_there(admin: Admin, rocketmq_topic: str, sent: list[SendResult]) -> None:

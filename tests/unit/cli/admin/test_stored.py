@@ -36,7 +36,7 @@ def test_dead_letters(rocketmq: Cluster, dead: str) -> None:
     assert [each["origin_topic"] for each in letters] == [dead] * 2
 
     dry = output(namesrv, "dlqResend -g billing --dry-run").splitlines()
-    assert dry[0] == "dry run, nothing is sent"
+    assert dry[0].endswith("nothing is sent: 2 dead letters would be resent, 0 have been")
     assert dry[2].split() == [dead, "2"]
     assert output(namesrv, "dlqResend -g billing --limit 1 --rate 100").splitlines() == [
         "1 dead letters: 1 resent, 0 had been resent before, 0 failed",
@@ -44,6 +44,7 @@ def test_dead_letters(rocketmq: Cluster, dead: str) -> None:
     ]
     result = as_json(namesrv, "dlqResend -g billing")
     assert (result["sent"], result["already_sent"]) == (1, 1)
+    assert as_json(namesrv, "dlqResend -g billing --dry-run")["already_sent"] == 2
     assert rocketmq.message_count(dead) == 4
     assert invoke(namesrv, "dlqResend -g biling").exit_code == 3
     assert invoke(namesrv, "dlqResend -g billing --run a@b").exit_code == 1
