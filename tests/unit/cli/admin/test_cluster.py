@@ -58,6 +58,9 @@ def test_replication(rocketmq: Cluster) -> None:
 
 @pytest.mark.rocketmq(raft=3)
 def test_raft(rocketmq: Cluster) -> None:
+    def roles() -> list[str]:
+        lines = output(rocketmq.namesrv, "raftStatus -b broker-0").splitlines()
+        return sorted(line.split()[4] for line in lines[1:])
+
     wait_until(lambda: len(as_json(rocketmq.namesrv, "raftStatus")) == 3)
-    lines = output(rocketmq.namesrv, "raftStatus -b broker-0").splitlines()
-    assert sorted(line.split()[4] for line in lines[1:]) == ["FOLLOWER", "FOLLOWER", "LEADER"]
+    wait_until(lambda: roles() == ["FOLLOWER", "FOLLOWER", "LEADER"])
