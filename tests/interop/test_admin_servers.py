@@ -21,7 +21,7 @@ from click.testing import CliRunner, Result
 
 from pyromq.admin import Admin
 from pyromq.cli.main import main
-from pyromq.client import Message, Producer, PushConsumer, ReceivedMessage, StartFrom
+from pyromq.client import Message, Producer, PushConsumer, ReceivedMessage, StartFrom, Tls
 from pyromq.protocol.java.fastjson import parse_json
 from tests.interop import mqadmin
 from tests.interop.client_driver import ClientDriver
@@ -461,8 +461,8 @@ def test_statistics(cluster: Cluster, admin: ClientDriver) -> None:
 
 def test_encrypted_connections() -> None:
     with OtherCluster("pyromq-tls") as other:
-        tls = other.tls
-        assert tls is not None
+        tls = other.options["tls"]
+        assert isinstance(tls, Tls)
         with Admin.sync(other.namesrv_address, tls=tls, timeout=DEADLINE) as admin:
             assert [each.broker_name for each in admin.cluster.brokers()] == ["broker-a"]
             assert admin.cluster.runtime(other.broker_address()).version

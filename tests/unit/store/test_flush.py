@@ -53,9 +53,9 @@ def opened(tmp_path: Path) -> Iterator[Opener]:
 
 
 def checkpoint_of(store: MessageStore) -> tuple[int, int, int]:
-    times: tuple[int, int, int] = CHECKPOINT.unpack_from(
-        (store.config.root / "checkpoint").read_bytes()
-    )
+    """The times in the file; zeros before its first save."""
+    content = (store.config.root / "checkpoint").read_bytes()
+    times: tuple[int, int, int] = CHECKPOINT.unpack_from(content.ljust(CHECKPOINT.size, b"\0"))
     return times
 
 
