@@ -173,7 +173,9 @@ def standalone(
         overrides["storePathRootDir"] = str(Path(data or DEFAULT_DATA).absolute())
     settings = _Settings(given, overrides, config_file)
     checked = settings.load({"namesrvAddr": format_address(_LOOPBACK, 9876)})
-    if checked.broker.acl_enable:
+    # In compatible mode the NameServer is open, as RocketMQ's is.
+    guards_namesrv = checked.broker.acl_enable and checked.broker.is_acl_strict
+    if guards_namesrv:
         try:
             checked.broker.check_registration(_reachable(host))
         except ConfigError as error:
@@ -194,7 +196,7 @@ def standalone(
         bind_address=host,
         kv_config_path=str(root / "namesrv" / "kvConfig.json"),
         config_store_path=str(root / "namesrv" / "namesrv.properties"),
-        acl_enable=checked.broker.acl_enable,
+        acl_enable=guards_namesrv,
         acl_mode=checked.broker.acl_mode,
         rocketmq_home=checked.broker.rocketmq_home,
         acl_plain_file=checked.broker.acl_plain_file,

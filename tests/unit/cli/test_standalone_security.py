@@ -193,7 +193,7 @@ def test_a_broker_that_could_not_register_does_not_start(
     file = tmp_path / "broker.conf"
     keys = {"key": "replicationAccessKey", "secret": "replicationSecretKey"}
     given = "".join(f"{keys[name]}={value}\n" for name, value in settings.items())
-    file.write_text(f"aclEnable=true\nrocketmqHome={tmp_path}\n{given}")
+    file.write_text(f"aclEnable=true\naclMode=strict\nrocketmqHome={tmp_path}\n{given}")
     words = ["standalone", "--data", str(tmp_path / "data"), "-c", str(file)]
     result = CliRunner().invoke(main, words)
     assert result.exit_code == 1
@@ -203,6 +203,16 @@ def test_a_broker_that_could_not_register_does_not_start(
 
 def test_a_white_list_needs_no_keys(tmp_path: Path) -> None:
     write_accounts(tmp_path, "globalWhiteRemoteAddresses: [127.0.0.1]\naccounts: []\n")
+    file = tmp_path / "broker.conf"
+    file.write_text(f"aclEnable=true\naclMode=strict\nrocketmqHome={tmp_path}\n")
+    with running("standalone", *ANY_PORTS, "-c", str(file), directory=tmp_path) as command:
+        namesrv_of(command)
+        assert command.end() == 0
+
+
+def test_compatible_mode_needs_no_keys(tmp_path: Path) -> None:
+    """A file of RocketMQ works as it is: RocketMQ's NameServer has no access control."""
+    write_accounts(tmp_path, f"accounts:\n- {{accessKey: example, secretKey: {'x' * 8}}}\n")
     file = tmp_path / "broker.conf"
     file.write_text(f"aclEnable=true\nrocketmqHome={tmp_path}\n")
     with running("standalone", *ANY_PORTS, "-c", str(file), directory=tmp_path) as command:
