@@ -310,9 +310,11 @@ def test_the_settings_are_java_s(runs: dict[Kind, Run]) -> None:
     java, ours = runs["apache"].config, runs["pyromq"].config
 
     unsupported = {**unsupported_settings.BROKER, **unsupported_settings.STORE}
-    # Java's was started with a path for its log, and with a home; neither has a default.
+    # Java's was started with a path for its log, and with a home; neither has a default. It also
+    # prints an empty setting.
     missing = java.keys() - ours.keys() - unsupported.keys()
-    assert missing == {"rocketmqHome", "storePathCommitLog"}
+    assert missing == {"messageStorePlugIn", "rocketmqHome", "storePathCommitLog"}
+    assert java["messageStorePlugIn"] == ""
     common = java.keys() & ours.keys() - SET_BY_PLACE
     assert {key: ours[key] for key in common} == {key: java[key] for key in common}
     assert runs["pyromq"].changed_config["fileReservedTime"] == "49"

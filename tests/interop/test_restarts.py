@@ -41,7 +41,7 @@ def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
         yield cluster
 
 
-@pytest.mark.parametrize("how", ["stopped", "killed"])
+@pytest.mark.parametrize("how", [pytest.param("stopped", marks=pytest.mark.soak), "killed"])
 def test_every_kind_of_client_at_work(cluster: Cluster, how: str) -> None:
     with CLIENTS[f"java-{VERSION}"].start() as driver:
         run = Run(cluster, driver)

@@ -50,6 +50,7 @@ def test_the_output_is_the_result_and_nothing_else(
     assert done.stderr == ""
 
 
+@pytest.mark.soak
 @pytest.mark.usefixtures("java")
 def test_an_audit_in_a_file_is_not_truncated(
     cluster: Cluster, send_many: SendMany, tmp_path: Path
