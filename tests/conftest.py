@@ -38,7 +38,7 @@ def pytest_xdist_auto_num_workers() -> int:
     Unit tests keep a quarter of a core busy and raft groups with Java's nodes a third, measured on
     a machine with other work.
     """
-    return len(os.sched_getaffinity(0)) + 5
+    return len(os.sched_getaffinity(0)) + 4
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -9,9 +9,7 @@ line of an answer with status 200 counts. Proxies of the environment are not use
 
 from __future__ import annotations
 
-import http.client
-import urllib.error
-import urllib.request
+from http import HTTPStatus
 from typing import Final
 
 TIMEOUT_SECONDS: Final = 3.0
@@ -22,8 +20,6 @@ DEFAULT_SUBGROUP: Final = "nsaddr"
 _PORT: Final = 8080
 #: Bytes that are read of an answer.
 _MAX_ANSWER: Final = 64 * 1024
-
-_opener: Final = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
 class AddressServerError(Exception):
@@ -38,10 +34,16 @@ def url_of(domain: str, subgroup: str) -> str:
 
 def fetch(url: str, timeout: float = TIMEOUT_SECONDS) -> str:
     """Return the first line of the answer. Raises AddressServerError."""
+    # Here: every broker loads this module, few ask.
+    import http.client
+    import urllib.error
+    import urllib.request
+
     if not url.startswith(("http://", "https://")):
         raise AddressServerError(f"{url} is not the URL of an address server")
     try:
-        with _opener.open(url, timeout=timeout) as response:
+        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        with opener.open(url, timeout=timeout) as response:
             status: int = response.status
             body: bytes = response.read(_MAX_ANSWER + 1)
     except urllib.error.HTTPError as error:
@@ -49,7 +51,7 @@ def fetch(url: str, timeout: float = TIMEOUT_SECONDS) -> str:
     except (OSError, ValueError, http.client.HTTPException) as error:
         reason = getattr(error, "reason", error)
         raise AddressServerError(f"{url} does not answer: {reason}") from error
-    if status != http.HTTPStatus.OK:
+    if status != HTTPStatus.OK:
         raise AddressServerError(f"{url} answered with status {status}")
     if len(body) > _MAX_ANSWER:
         raise AddressServerError(f"{url} answered with more than {_MAX_ANSWER} bytes")

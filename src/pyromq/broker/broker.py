@@ -20,7 +20,7 @@ import socket
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from pyromq.acl.reload import INTERVAL_SECONDS, AclStore
 from pyromq.acl.settings import audit_log_of, files_of
@@ -32,10 +32,8 @@ from pyromq.broker.config import MASTER_ID, BrokerConfig
 from pyromq.broker.extensions import ExtensionError, StoreFactory, load_hooks, load_store_factory
 from pyromq.broker.hooks import Hooks
 from pyromq.broker.instruments import BrokerInstruments
-from pyromq.broker.metrics.service import BrokerMetrics
 from pyromq.broker.parts import build_parts
 from pyromq.broker.ports import HA_PORT_DISTANCE, bind_ports, resolve
-from pyromq.broker.raft_log import node_settings, open_log
 from pyromq.broker.role import Role, RoleError
 from pyromq.broker.role_switch import RoleSwitch
 from pyromq.broker.services.access_control import AccessControl
@@ -45,7 +43,6 @@ from pyromq.broker.services.long_poll import LongPoll
 from pyromq.broker.services.metadata_sync import MetadataSync
 from pyromq.broker.services.name_server_lookup import NameServerLookup
 from pyromq.broker.services.promotion import PromotedBroker, Promotion
-from pyromq.broker.services.raft import BrokerRaft
 from pyromq.broker.services.registration import Registration
 from pyromq.broker.services.replication import BrokerReplication, remoting_master
 from pyromq.broker.services.stats import SAMPLE_SECONDS
@@ -60,6 +57,10 @@ from pyromq.remoting.server import RemotingServer
 from pyromq.store.config import BrokerRole, MessageStoreConfig
 from pyromq.store.message_store import MessageStore
 from pyromq.tls.server import ServerTls
+
+if TYPE_CHECKING:  # loaded by brokers that use them: a start is quick
+    from pyromq.broker.metrics.service import BrokerMetrics
+    from pyromq.broker.services.raft import BrokerRaft
 
 _EXPIRY_SECONDS: Final = 10.0
 #: How long a stop waits for requests in flight.
@@ -362,6 +363,8 @@ class Broker:
         bit_map_of = tables.filters.bit_map if self._config.enable_calc_filter_bit_map else None
         factory = self._store_factory
         if self._store_config.enable_dleger_commit_log:
+            from pyromq.broker.raft_log import open_log
+
             factory = partial(MessageStore, open_entries=partial(open_log, self._store_config))
         assert factory is not None
         store = factory(self._store_config, store_host, self.long_poll.arrived, bit_map_of)
@@ -409,6 +412,9 @@ class Broker:
         tables: MetadataSync,
         store_host: bytes,
     ) -> BrokerRaft:
+        from pyromq.broker.raft_log import node_settings
+        from pyromq.broker.services.raft import BrokerRaft
+
         return BrokerRaft(
             store,
             node_settings(
@@ -490,6 +496,8 @@ class Broker:
 
     async def _start_metrics(self, assembly: Assembly, registration: Registration) -> None:
         if self._instruments is not None:
+            from pyromq.broker.metrics.service import BrokerMetrics
+
             self._metrics = BrokerMetrics(
                 assembly, self._instruments, registration, self._tls, self._fault
             )

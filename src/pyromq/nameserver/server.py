@@ -11,6 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pyromq.acl.reload import INTERVAL_SECONDS
 from pyromq.base.log_levels import apply_levels
@@ -20,7 +21,6 @@ from pyromq.nameserver.access_control import NameServerAccess
 from pyromq.nameserver.config import NamesrvConfig
 from pyromq.nameserver.handlers import NameServerHandlers
 from pyromq.nameserver.kv_config import KVConfig, KVLimits
-from pyromq.nameserver.metrics import NameServerMetrics
 from pyromq.nameserver.production import ProductionRoutes
 from pyromq.nameserver.route_table import RouteLimits, RouteTable
 from pyromq.remoting.connection import Connection
@@ -28,6 +28,9 @@ from pyromq.remoting.limits import PeerLimits
 from pyromq.remoting.server import RemotingServer
 from pyromq.remoting.service import Service
 from pyromq.tls.server import ServerTls
+
+if TYPE_CHECKING:  # loaded if metrics are on: a start is quick
+    from pyromq.nameserver.metrics import NameServerMetrics
 
 FIRST_SCAN = 5.0
 SCAN_INTERVAL = 10.0
@@ -70,6 +73,8 @@ class NameServer:
         self._access = NameServerAccess(config) if config.acl_enable else None
         self._metrics: NameServerMetrics | None = None
         if is_on(config):
+            from pyromq.nameserver.metrics import NameServerMetrics
+
             self._metrics = NameServerMetrics(
                 lambda: self._handlers.config,
                 self.routes,
