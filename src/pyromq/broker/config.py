@@ -49,7 +49,7 @@ UNSUPPORTED = {**BROKER, **STORE}
 #: Maximum queues of a topic: clients and tools visit each queue, and cannot handle more.
 MAX_QUEUES = 65_536
 #: Distance from listenPort down to the second client port.
-_FAST_PORT_DISTANCE = 2
+FAST_PORT_DISTANCE = 2
 _MAX_HOST_NAME = 253
 #: Maximum characters of regionId, which is part of every send response.
 _MAX_REGION_LENGTH = 255
@@ -559,11 +559,11 @@ class BrokerConfig(BrokerMetricsSettings):
             if not _is_host(value):
                 expected = "an IP address or a host name, without a port"
                 raise ConfigError(f"{key}={value}: expected {expected}")
-        if 0 < self.listen_port <= _FAST_PORT_DISTANCE:
+        if 0 < self.listen_port <= FAST_PORT_DISTANCE:
             raise ConfigError(
                 f"listenPort={self.listen_port}: expected 0 or a number above "
-                f"{_FAST_PORT_DISTANCE}, since the broker also listens on listenPort - "
-                f"{_FAST_PORT_DISTANCE}"
+                f"{FAST_PORT_DISTANCE}, since the broker also listens on listenPort - "
+                f"{FAST_PORT_DISTANCE}"
             )
         check_water_marks(self)
         self.check_inherited()

@@ -13,12 +13,11 @@ import ipaddress
 import socket
 from typing import Final, NamedTuple
 
-from pyromq.broker.config import BrokerConfig
+from pyromq.broker.config import FAST_PORT_DISTANCE, BrokerConfig
 from pyromq.remoting.limits import PeerLimits
 from pyromq.remoting.server import RemotingServer, bound_socket
 from pyromq.tls.server import ServerTls
 
-_FAST_PORT_DISTANCE: Final = 2
 HA_PORT_DISTANCE: Final = 1
 #: Attempts to find a free port whose fast port and replication port are free as well.
 _MAX_PORT_ATTEMPTS: Final = 50
@@ -42,7 +41,7 @@ def bind_ports(config: BrokerConfig, reserved: int, tls: ServerTls, *, has_repli
     for attempt in range(_MAX_PORT_ATTEMPTS):
         main = _server(config, config.listen_port, limits, tls)
         main.bind()
-        fast = _server(config, main.port - _FAST_PORT_DISTANCE, limits, tls)
+        fast = _server(config, main.port - FAST_PORT_DISTANCE, limits, tls)
         try:
             fast.bind()
             ha_socket = None

@@ -123,17 +123,12 @@ class DeadLetters(Area):
 
         If some brokers fail, the error's `results` have what the others know.
         """
-        topics = [
-            topic
-            for topic in await self._session.topic_names()
-            if topic.startswith(DEAD_LETTER_TOPIC_PREFIX)
-        ]
         found: list[DeadLetterGroup] = []
         failures: dict[str, Exception] = {}
         done: set[str] = set()
-        for topic in sorted(topics):
+        for group in sorted(await self._group_names()):
             try:
-                found.append(await self.counts(topic.removeprefix(DEAD_LETTER_TOPIC_PREFIX)))
+                found.append(await self.counts(group))
             except PartialFailureError as error:
                 found += error.results
                 failures |= error.failures
@@ -150,41 +145,7 @@ class DeadLetters(Area):
 
         If some brokers fail, the error's `results` have the counts of the others.
         """
-        topic = dead_letter_topic(group)
-        try:
-            masters = await self._session.masters_of_topic(topic)
-        except UnknownTopicError:
-            raise await self._nothing(group) from None
-        header = GetTopicStatsInfoRequestHeader(topic)
-        answers, failure = await from_reachable(
-            self._session,
-            f"reading the dead letters of group {group!r}",
-            masters.values(),
-            lambda address: self._session.fetch(
-                TopicStatsTable, address, RequestCode.GET_TOPIC_STATS_INFO, header
-            ),
-        )
-        queues = tuple(
-            DeadLetterQueue(
-                queue.broker_name,
-                queue.queue_id,
-                offsets.min_offset,
-                offsets.max_offset,
-                offsets.last_update_timestamp,
-            )
-            for answer in answers.values()
-            for queue, offsets in sorted(answer.offset_table.items())
-        )
-        found = DeadLetterGroup(
-            group,
-            topic,
-            sum(each.count for each in queues),
-            max((each.last_stored for each in queues), default=0),
-            queues,
-        )
-        if failure is not None:
-            raise with_results(failure, f"counting the dead letters of group {group!r}", found)
-        return found
+        return await self._counts(group, await self._masters(group))
 
     async def find(
         self, group: str, *, begin: int = 0, end: int = MAX_TIMESTAMP, limit: int = 64
@@ -287,10 +248,62 @@ class DeadLetters(Area):
 
     # Helpers, in call order
 
+    async def _group_names(self) -> list[str]:
+        """Return the groups that have a dead-letter topic."""
+        return [
+            topic.removeprefix(DEAD_LETTER_TOPIC_PREFIX)
+            for topic in await self._session.topic_names()
+            if topic.startswith(DEAD_LETTER_TOPIC_PREFIX)
+        ]
+
+    async def _masters(self, group: str) -> dict[str, str]:
+        """Return the addresses of the brokers that may have dead letters, by their names."""
+        try:
+            return await self._session.masters_of_topic(dead_letter_topic(group))
+        except UnknownTopicError:
+            raise await self._nothing(group) from None
+
+    async def _nothing(self, group: str) -> NotFoundError:
+        known = await self._group_names()
+        return NotFoundError(f"group {group!r} has no dead letters", similar(group, known))
+
+    async def _counts(self, group: str, masters: dict[str, str]) -> DeadLetterGroup:
+        topic = dead_letter_topic(group)
+        header = GetTopicStatsInfoRequestHeader(topic)
+        answers, failure = await from_reachable(
+            self._session,
+            f"reading the dead letters of group {group!r}",
+            masters.values(),
+            lambda address: self._session.fetch(
+                TopicStatsTable, address, RequestCode.GET_TOPIC_STATS_INFO, header
+            ),
+        )
+        queues = tuple(
+            DeadLetterQueue(
+                queue.broker_name,
+                queue.queue_id,
+                offsets.min_offset,
+                offsets.max_offset,
+                offsets.last_update_timestamp,
+            )
+            for answer in answers.values()
+            for queue, offsets in sorted(answer.offset_table.items())
+        )
+        found = DeadLetterGroup(
+            group,
+            topic,
+            sum(each.count for each in queues),
+            max((each.last_stored for each in queues), default=0),
+            queues,
+        )
+        if failure is not None:
+            raise with_results(failure, f"counting the dead letters of group {group!r}", found)
+        return found
+
     async def _ranges(self, group: str, begin: int) -> list[tuple[MessageQueue, str, int, int]]:
         """Return the queues of dead letters with their addresses and the offsets to read."""
-        counts = await self.counts(group)
-        masters = await self._session.masters_of_topic(counts.topic)
+        masters = await self._masters(group)
+        counts = await self._counts(group, masters)
         found = []
         for each in counts.queues:
             queue = MessageQueue(counts.topic, each.broker_name, each.queue_id)
@@ -301,14 +314,6 @@ class DeadLetters(Area):
                 first = max(first, await self._reader.offset_by_time(address, queue, begin - 1))
             found.append((queue, address, first, each.max_offset))
         return found
-
-    async def _nothing(self, group: str) -> NotFoundError:
-        known = [
-            topic.removeprefix(DEAD_LETTER_TOPIC_PREFIX)
-            for topic in await self._session.topic_names()
-            if topic.startswith(DEAD_LETTER_TOPIC_PREFIX)
-        ]
-        return NotFoundError(f"group {group!r} has no dead letters", similar(group, known))
 
 
 def dead_letter(message: MessageView) -> DeadLetter:

@@ -9,7 +9,12 @@ import click
 from pyromq.admin.cluster import RuntimeInfo
 from pyromq.admin.configuration import ServerSettings
 from pyromq.admin.maintenance import Cleaning
-from pyromq.cli.admin.options import flag_value_option, target_options, text_option
+from pyromq.cli.admin.options import (
+    body_size_option,
+    flag_value_option,
+    target_options,
+    text_option,
+)
 from pyromq.cli.admin.output import second_text
 from pyromq.cli.admin.running import Run, admin_command, showing_partial_results
 
@@ -213,15 +218,7 @@ async def delete_expired_commit_log(run: Run, broker: str | None, cluster: str |
 @text_option(
     "-b", "--brokerName", "broker_name", "Send to this broker.", metavar="NAME", required=True
 )
-@click.option(
-    "-s",
-    "--messageSize",
-    "size",
-    type=click.IntRange(1),
-    default=128,
-    show_default=True,
-    help="Send bodies of this many bytes.",
-)
+@body_size_option("--messageSize")
 @click.option(
     "-c",
     "--count",

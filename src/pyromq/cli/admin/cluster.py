@@ -10,7 +10,7 @@ from typing import Final
 import click
 
 from pyromq.admin.cluster import BrokerOverview, SendTimes
-from pyromq.cli.admin.options import flag_value_option, text_option
+from pyromq.cli.admin.options import body_size_option, flag_value_option, text_option
 from pyromq.cli.admin.output import cell
 from pyromq.cli.admin.running import Run, admin_command
 
@@ -102,14 +102,7 @@ def _show_rates(run: Run, brokers: Sequence[BrokerOverview]) -> None:
     show_default=True,
     help="Send this many messages to each broker.",
 )
-@click.option(
-    "-s",
-    "--size",
-    type=click.IntRange(1),
-    default=128,
-    show_default=True,
-    help="Send bodies of this many bytes.",
-)
+@body_size_option()
 @text_option("-c", "--cluster", "cluster", "Measure this cluster instead of all.", metavar="NAME")
 @flag_value_option(
     "-p",

@@ -18,7 +18,7 @@ from pyromq.cli.admin.message_text import (
     show_message,
     tracked_json,
 )
-from pyromq.cli.admin.options import flag_value_option, text_option, topic_option
+from pyromq.cli.admin.options import body_size_option, flag_value_option, text_option, topic_option
 from pyromq.cli.admin.output import cell, plain, second_text, time_text
 from pyromq.cli.admin.running import Run, admin_command
 from pyromq.cli.admin.times import Timestamp
@@ -371,14 +371,7 @@ async def send_message(
     show_default=True,
     help="Send this many messages.",
 )
-@click.option(
-    "-s",
-    "--size",
-    type=click.IntRange(1),
-    default=128,
-    show_default=True,
-    help="Send bodies of this many bytes.",
-)
+@body_size_option()
 async def check_msg_send_rt(run: Run, topic: str, amount: int, size: int) -> None:
     """Send messages to one queue after the other and show how long each takes, in ms.
 

@@ -56,6 +56,19 @@ def text_option(short: str, long: str, name: str, help_text: str, **others: Any)
     return click.option(short, long, name, callback=_trimmed, help=help_text, **others)
 
 
+def body_size_option(long: str = "--size") -> OptionDecorator:
+    """Return `-s`, the size of the bodies that a command sends."""
+    return click.option(
+        "-s",
+        long,
+        "size",
+        type=click.IntRange(1),
+        default=128,
+        show_default=True,
+        help="Send bodies of this many bytes.",
+    )
+
+
 def flag_value_option(
     short: str, long: str, name: str, help_text: str, **others: Any
 ) -> OptionDecorator:
